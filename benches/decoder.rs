@@ -16,7 +16,7 @@ use switchyard::latent::{Blocks, Decode, DecodeSettings, HiddenState, Request, S
 use switchyard::machine::Compute;
 use switchyard::method::{CrossEntropy, LrSchedule};
 use switchyard::model::checkpoint::{ModelFiles, write_random};
-use switchyard::model::config::{Extras, Family, ModelConfig};
+use switchyard::model::config::{Family, ModelConfig};
 use switchyard::model::hooks::Site;
 use switchyard::model::lora::LoraSettings;
 use switchyard::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind, Span};
@@ -57,7 +57,6 @@ fn smollm2() -> Size {
 
 fn sizes() -> [Size; 2] {
     let config = |d, layers, heads, kv, dh, ffn, vocab| ModelConfig {
-        family: Family::Qwen3,
         vocab_size: vocab,
         hidden_size: d,
         intermediate_size: ffn,
@@ -65,16 +64,9 @@ fn sizes() -> [Size; 2] {
         num_attention_heads: heads,
         num_key_value_heads: kv,
         head_dim: dh,
-        rms_norm_eps: 1e-6,
         rope_theta: 1e6,
-        rope_scaling: None,
-        qk_norm: true,
-        tie_word_embeddings: true,
         max_position_embeddings: 1024,
-        bos_token_id: None,
-        eos_token_ids: vec![],
-        pad_token_id: None,
-        extras: Extras::default(),
+        ..ModelConfig::new(Family::Qwen3)
     };
     [
         Size { name: "4.8M", config: config(256, 6, 8, 2, 32, 768, 512), rows: 16, length: 128 },

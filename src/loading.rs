@@ -14,7 +14,7 @@ use anyhow::{Context, Error, Result, anyhow, ensure};
 use burn::tensor::Device;
 
 use crate::latent::{Reasoning, SwitchIds, reasoning};
-use crate::machine::Compute;
+use crate::machine::{Compute, Machine};
 use crate::model::checkpoint::peft::{Adapter, Apply};
 use crate::model::checkpoint::rows::jittered;
 use crate::model::checkpoint::{ModelFiles, locate_adapter};
@@ -149,19 +149,6 @@ impl Checkpoint {
         }
     }
 
-    /// Checks that there are ids, that each has an embedding, and that they fit the context.
-    ///
-    /// # Errors
-    /// The first id without an embedding; no ids; too many.
-    pub fn check_ids(&self, ids: &[u32]) -> Result<()> {
-        ensure!(!ids.is_empty(), "the prompt is empty: give at least one token");
-        let rows = self.config().vocab_size;
-        if let Some(id) = ids.iter().find(|id| **id as usize >= rows) {
-            anyhow::bail!("{}: token id {id} is outside the embedding of {rows} rows", self.files.path.display());
-        }
-        self.config().ensure_context(ids.len(), || "the prompt".into())
-    }
-
     /// Accepts weights that are not finite, for programs that search for them.
     #[must_use]
     pub fn allowing_non_finite(self) -> Self {
@@ -187,6 +174,14 @@ impl Checkpoint {
             _ => dtype.load_to_train(&self.files, device)?,
         };
         self.loaded(model)
+    }
+
+    /// Reads the weights for a machine, in its type.
+    ///
+    /// # Errors
+    /// As [`Self::load_as`].
+    pub fn load_on(self, machine: &Machine) -> Result<Loaded> {
+        Ok(self.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype))
     }
 
     /// Reads the weights of a model for training ([`Decoder::load_kept_to_train`]).

@@ -670,17 +670,7 @@ fn the_real_files_have_their_rows() {
 
 #[test]
 fn the_answer_is_found_in_the_solution() {
-    let with = |solution: &str| Problem {
-        id: "x".into(),
-        question: "q".into(),
-        solution: solution.into(),
-        answer: "a".into(),
-        subject: None,
-        level: None,
-        group: None,
-        steps: Vec::new(),
-        spans: None,
-    };
+    let with = |solution: &str| Problem { solution: solution.into(), answer: "a".into(), ..Problem::default() };
     for (solution, expected) in [
         ("a = 1 ; # 1", Some("# 1")),
         ("text\n#### 1,500\n", Some("#### 1,500")),

@@ -84,6 +84,14 @@ pub struct Request {
     pub limit: Option<usize>,
 }
 
+impl Request {
+    /// One request per prompt, numbered from 0.
+    pub fn all(prompts: impl IntoIterator<Item = Vec<u32>>) -> Vec<Self> {
+        let one = |(problem, prompt)| Self { problem, prompt, rollout: 0, limit: None };
+        prompts.into_iter().enumerate().map(one).collect()
+    }
+}
+
 /// Shared inputs of all rows of a decode.
 #[derive(Clone, Copy)]
 pub struct Decode<'a> {
@@ -173,7 +181,7 @@ pub(crate) fn decode_watched(
 /// The first prompt whose response may exceed the table.
 pub(crate) fn ensure_positions(model: &Decoder, settings: &DecodeSettings, requests: &[Request]) -> Result<()> {
     let there = model.config().max_position_embeddings;
-    if !model.config().family.learned_positions() {
+    if !model.config().family.learned_positions {
         return Ok(());
     }
     let DecodeSettings { max_new_tokens, k_cap, .. } = settings;

@@ -42,7 +42,7 @@ impl SerialDepth {
     /// A source whose head is not in the model.
     pub fn new(config: &ModelConfig, source: &Source, sizes: HeadSizes, positions: usize) -> Result<Self> {
         let layers = config.num_hidden_layers;
-        let own = usize::from(config.family.learned_positions());
+        let own = usize::from(config.family.learned_positions);
         let forward = own + (0..layers).map(|layer| block(config, layer, positions)).sum::<usize>();
         let logits = product(config.hidden_size) + capped(config.extras.logit_cap);
         Ok(Self {
@@ -88,12 +88,12 @@ fn layer_norm(width: usize) -> usize {
 
 fn norm(config: &ModelConfig, width: usize) -> usize {
     // RMSNorm: square, mean, ε, root, quotient, weight.
-    if config.family.layer_norm() { layer_norm(width) } else { sum(width) + 6 }
+    if config.family.layer_norm { layer_norm(width) } else { sum(width) + 6 }
 }
 
 /// Attention and feed-forward of a layer, in series, with their norms and the two sums of the residual stream.
 fn block(config: &ModelConfig, layer: usize, positions: usize) -> usize {
-    let norms = config.family.norm_place().names().into_iter().flatten().count() * norm(config, config.hidden_size);
+    let norms = config.family.norm_place.names().into_iter().flatten().count() * norm(config, config.hidden_size);
     norms + attention(config, layer, positions) + 1 + feed_forward(config, layer) + 1
 }
 
@@ -101,22 +101,22 @@ fn attention(config: &ModelConfig, layer: usize, positions: usize) -> usize {
     let (family, dh) = (config.family, config.head_dim);
     let heads = config.num_attention_heads * dh;
     let attended = config.window(layer).map_or(positions, |window| window.min(positions));
-    let [bias, bias_out] = [family.qkv_bias(), family.other_biases()].map(usize::from);
-    let qk_norm = if family.qk_norm_is_joint() { heads } else { dh };
+    let [bias, bias_out] = [family.qkv_bias, family.other_biases].map(usize::from);
+    let qk_norm = if family.qk_norm_is_joint { heads } else { dh };
     let qk_norm = if config.qk_norm { norm(config, qk_norm) } else { 0 };
-    let rotation = if family.learned_positions() { 0 } else { 2 };
+    let rotation = if family.learned_positions { 0 } else { 2 };
     // Scale and mask of the scores.
     let scores = product(dh) + 1 + capped(config.extras.attention_cap) + 1 + softmax(attended);
     product(config.hidden_size) + bias + qk_norm + rotation + scores + product(attended) + product(heads) + bias_out
 }
 
 fn feed_forward(config: &ModelConfig, layer: usize) -> usize {
-    let (d, bias) = (config.hidden_size, usize::from(config.family.other_biases()));
-    let activation = match config.family.activation() {
+    let (d, bias) = (config.hidden_size, usize::from(config.family.other_biases));
+    let activation = match config.family.activation {
         ActivationFunction::Silu => 2,
         ActivationFunction::GeluTanh => 7,
     };
-    let dense = |width| product(d) + bias + activation + usize::from(config.family.is_gated()) + product(width) + bias;
+    let dense = |width| product(d) + bias + activation + usize::from(config.family.is_gated) + product(width) + bias;
     let Some(experts) = config.experts(layer) else { return dense(config.intermediate_size) };
     // Experts run in parallel with the router: a circuit computes all of them, and selects.
     let kept = sum(experts.per_token);
@@ -158,7 +158,6 @@ mod tests {
 
     fn config(family: Family) -> ModelConfig {
         ModelConfig {
-            family,
             vocab_size: 30,
             hidden_size: 64,
             intermediate_size: 192,
@@ -166,16 +165,7 @@ mod tests {
             num_attention_heads: 4,
             num_key_value_heads: 2,
             head_dim: 16,
-            rms_norm_eps: 1e-6,
-            rope_theta: 10_000.0,
-            rope_scaling: None,
-            qk_norm: family.qk_norm(),
-            tie_word_embeddings: true,
-            max_position_embeddings: 2048,
-            bos_token_id: None,
-            eos_token_ids: vec![],
-            pad_token_id: None,
-            extras: Extras::default(),
+            ..ModelConfig::new(family)
         }
     }
 

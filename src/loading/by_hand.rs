@@ -75,8 +75,7 @@ impl Loaded {
     /// A model without a tokenizer; a hook that never fired; as [`decode()`].
     pub fn generate(&self, prompt: &str, hooks: &mut Hooks) -> Result<Trace> {
         let (settings, prompt) = (self.settings(), self.text_side()?.encode_row(prompt)?);
-        let request = Request { problem: 0, prompt, rollout: 0, limit: None };
-        let trace = decode(self.decode(&settings), &[request], 1, hooks)?.pop();
+        let trace = decode(self.decode(&settings), &Request::all([prompt]), 1, hooks)?.pop();
         hooks.finish()?;
         trace.context("the decoder returned nothing")
     }

@@ -42,11 +42,11 @@ impl Attention {
     pub(super) fn new(config: &ModelConfig, layer: usize, device: &Device, make: Make) -> Result<Self> {
         let (d, dh) = (config.hidden_size, config.head_dim);
         let (q, kv) = (config.num_attention_heads * dh, config.num_key_value_heads * dh);
-        let joint = config.family.qk_norm_is_joint();
+        let joint = config.family.qk_norm_is_joint;
         let norm = |all| config.qk_norm.then(|| Norm::new(if joint { all } else { dh }, config, device));
         let mut linear =
             |name: &str, shape| Linear::named(&format!("model.layers.{layer}.self_attn.{name}"), shape, make);
-        let (qkv, other) = (config.family.qkv_bias(), config.family.other_biases());
+        let (qkv, other) = (config.family.qkv_bias, config.family.other_biases);
         Ok(Self {
             q_proj: linear("q_proj", [q, d])?.biased(qkv, q, device),
             k_proj: linear("k_proj", [kv, d])?.biased(qkv, kv, device),
@@ -82,7 +82,7 @@ impl Attention {
         let (q, k, v) = match at_once {
             Some([q, k, v]) => (q, k, v),
             None => {
-                let joint = call.config.family.qk_norm_is_joint();
+                let joint = call.config.family.qk_norm_is_joint;
                 let turned = |norm, x| match &call.rotation {
                     Some(rotation) => ops::rotate(normed(norm, joint, x), rotation),
                     None => normed(norm, joint, x),
@@ -143,7 +143,7 @@ impl Attention {
         }
         let gains = match (&self.q_norm, &self.k_norm) {
             (None, None) => None,
-            (Some(of_q), Some(of_k)) if !call.config.family.qk_norm_is_joint() && of_q.bias.is_none() => {
+            (Some(of_q), Some(of_k)) if !call.config.family.qk_norm_is_joint && of_q.bias.is_none() => {
                 Some(([of_q.gain(), of_k.gain()], of_q.eps))
             }
             _ => return None,

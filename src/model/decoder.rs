@@ -97,7 +97,7 @@ impl Block {
     fn new(config: &ModelConfig, layer: usize, device: &Device, make: Make) -> Result<Self> {
         let d = config.hidden_size;
         let self_attn = Attention::new(config, layer, device, make)?;
-        let norm_place = config.family.norm_place();
+        let norm_place = config.family.norm_place;
         let norm = |name| norm_place.names().contains(&Some(name)).then(|| Norm::new(d, config, device));
         Ok(Self {
             norm_place,
@@ -238,7 +238,7 @@ impl Decoder {
         let positions = || Param::from_tensor(Tensor::zeros([1, 1], device));
         Ok(Self {
             embed_tokens,
-            embed_positions: config.family.learned_positions().then(positions),
+            embed_positions: config.family.learned_positions.then(positions),
             layers,
             norm: Norm::new(d, config, device),
             lm_head: head.transpose()?.map(|weight| Linear { weight, bias: None }),
@@ -505,7 +505,6 @@ mod tests {
     #[test]
     fn capped_logits_have_losses_and_gradients_of_their_own() {
         let config = ModelConfig {
-            family: Family::Gemma2,
             vocab_size: 12,
             hidden_size: 8,
             intermediate_size: 8,
@@ -513,16 +512,9 @@ mod tests {
             num_attention_heads: 2,
             num_key_value_heads: 1,
             head_dim: 4,
-            rms_norm_eps: 1e-6,
-            rope_theta: 10_000.0,
-            rope_scaling: None,
-            qk_norm: false,
-            tie_word_embeddings: true,
             max_position_embeddings: 16,
-            bos_token_id: None,
-            eos_token_ids: vec![],
-            pad_token_id: None,
             extras: Extras { logit_cap: Some(0.5), ..Extras::default() },
+            ..ModelConfig::new(Family::Gemma2)
         };
         let cpu: Device = Default::default();
         let model = Decoder::random(&config, 1, &cpu.clone().autodiff()).expect("a model");

@@ -284,25 +284,34 @@ impl Decoder {
         let have = self.heads.sizes();
         let all = have.and(sizes);
         ensure!(all.and(have) == sizes.and(all), "the checkpoint has heads {have:?}, the method needs {sizes:?}");
-        let shapes: BTreeMap<String, Vec<usize>> = all.parameters(self.config()).into_iter().collect();
         let begins = all.latent.is_some() && have.latent.is_none();
         let spread = if begins { self.embed_tokens.spread() * self.config().embed_scale() as f32 } else { 0.0 };
         let mut held: BTreeMap<String, HostTensor> = self.export_heads()?.into_iter().collect();
         if all.auxiliary && !have.auxiliary {
             held.extend(self.export()?.into_iter().map(|(name, tensor)| (format!("{AUXILIARY}{name}"), tensor)));
         }
-        self.with_heads(all, |name| {
+        self.with_drawn_heads(all, &held, |name, shape, count| match shape {
+            [_, d_in] => normals(count, (*d_in as f64).powf(-0.5), seed, name),
+            _ if name.ends_with("norm.weight") => vec![1.0; count],
+            _ if name == SCALE => vec![spread],
+            _ => vec![0.0; count],
+        })
+    }
+
+    /// Heads with the `held` values; the values of others, from name, shape and count, are `drawn`.
+    fn with_drawn_heads(
+        self,
+        sizes: HeadSizes,
+        held: &BTreeMap<String, HostTensor>,
+        drawn: impl Fn(&str, &[usize], usize) -> Vec<f32>,
+    ) -> Result<Self> {
+        let shapes: BTreeMap<String, Vec<usize>> = sizes.parameters(self.config()).into_iter().collect();
+        self.with_heads(sizes, |name| {
             if let Some(value) = held.get(name) {
                 return Ok(value.clone());
             }
             let shape = shapes.get(name).cloned().unwrap_or_default();
-            let count = shape.iter().product();
-            let data = match shape.as_slice() {
-                [_, d_in] => normals(count, (*d_in as f64).powf(-0.5), seed, name),
-                _ if name.ends_with("norm.weight") => vec![1.0; count],
-                _ if name == SCALE => vec![spread],
-                _ => vec![0.0; count],
-            };
+            let data = drawn(name, &shape, shape.iter().product());
             HostTensor::new(shape, data)
         })
     }
@@ -320,24 +329,15 @@ impl Decoder {
             return Ok(self);
         }
         let sizes = HeadSizes { gate: true, ..self.heads.sizes() };
-        let shapes: BTreeMap<String, Vec<usize>> = sizes.parameters(self.config()).into_iter().collect();
         let held: BTreeMap<String, HostTensor> = self.export_heads()?.into_iter().collect();
-        self.with_heads(sizes, |name| {
-            if let Some(value) = held.get(name) {
-                return Ok(value.clone());
+        self.with_drawn_heads(sizes, &held, |name, shape, count| match shape {
+            [_, _] => normals(count, Gate::SPREAD, seed, name),
+            _ if name == LAMBDA => {
+                let mut rng = ChaCha8Rng::seed_from_u64(seed ^ fnv1a(name.bytes()));
+                let mut share = || least + (most - least) * rng.random::<f64>();
+                (0..count).map(|_| Gate::lambda_of(share()) as f32).collect()
             }
-            let shape = shapes.get(name).cloned().unwrap_or_default();
-            let count = shape.iter().product();
-            let data = match shape.as_slice() {
-                [_, _] => normals(count, Gate::SPREAD, seed, name),
-                _ if name == LAMBDA => {
-                    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ fnv1a(name.bytes()));
-                    let mut share = || least + (most - least) * rng.random::<f64>();
-                    (0..count).map(|_| Gate::lambda_of(share()) as f32).collect()
-                }
-                _ => vec![0.0; count],
-            };
-            HostTensor::new(shape, data)
+            _ => vec![0.0; count],
         })
     }
 

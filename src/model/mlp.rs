@@ -33,13 +33,13 @@ const TOGETHER: usize = 512;
 impl Mlp {
     /// Makes the MLP `name` of a decoder with inner width `width`.
     fn named(name: &str, width: usize, config: &ModelConfig, device: &Device, make: Make) -> Result<Self> {
-        let (d, f, biased) = (config.hidden_size, width, config.family.other_biases());
+        let (d, f, biased) = (config.hidden_size, width, config.family.other_biases);
         let mut linear = |part: &str, shape| Linear::named(&format!("{name}.{part}"), shape, make);
         Ok(Self {
-            gate_proj: config.family.is_gated().then(|| linear("gate_proj", [f, d])).transpose()?,
+            gate_proj: config.family.is_gated.then(|| linear("gate_proj", [f, d])).transpose()?,
             up_proj: linear("up_proj", [f, d])?.biased(biased, f, device),
             down_proj: linear("down_proj", [d, f])?.biased(biased, d, device),
-            activation: config.family.activation(),
+            activation: config.family.activation,
         })
     }
 

@@ -24,9 +24,9 @@ pub struct Norm {
 impl Norm {
     /// A norm with weight one.
     pub(super) fn new(width: usize, config: &ModelConfig, device: &Device) -> Self {
-        let offset = config.family.norm_offset();
+        let offset = config.family.norm_offset;
         let weight = Tensor::ones([width], device).mul_scalar(1.0 - offset);
-        let bias = config.family.layer_norm().then(|| Param::from_tensor(Tensor::zeros([width], device)));
+        let bias = config.family.layer_norm.then(|| Param::from_tensor(Tensor::zeros([width], device)));
         Self { weight: Param::from_tensor(weight), bias, eps: config.rms_norm_eps, offset }
     }
 

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use burn::tensor::Device;
 
-use super::reference::{Deviation, relative};
+use super::reference::Deviation;
 use super::{Fixtures, ParityComparison};
 use crate::latent::{
     Blocks, Decode, DecodeSettings, HiddenState, Request, Sampling, SwitchIds, Switching, Trace, decode,
@@ -15,18 +15,13 @@ const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: 95 };
 
 /// Greedy decoding with a block of latents in each row. A step that takes another token counts as infinitely far off.
 pub(super) fn against_one_row_on_the_cpu(fixtures: &Fixtures) -> Result<ParityComparison> {
-    let prompts: Vec<Vec<u32>> = [5, 8, 3, 11].map(|n| (0..n).map(|i| (i * 11 + n) % 90).collect()).to_vec();
-    let requests: Vec<Request> = prompts
-        .into_iter()
-        .enumerate()
-        .map(|(problem, prompt)| Request { problem, prompt, rollout: 0, limit: None })
-        .collect();
+    let requests = Request::all([5, 8, 3, 11].map(|n| (0..n).map(|i| (i * 11 + n) % 90).collect()));
     let ours = run(&fixtures.tiny("qwen3_tied", &fixtures.device)?, &requests)?;
     let cpu = fixtures.tiny("qwen3_tied", &Machine::default().device)?;
     let mut all = vec![];
     for (request, ours) in requests.iter().zip(&ours) {
         for theirs in run(&cpu, std::slice::from_ref(request))? {
-            all.push(difference(ours, &theirs)?);
+            all.push(compare_traces(ours, &theirs));
         }
     }
     Ok(ParityComparison::new(
@@ -41,13 +36,7 @@ pub(super) fn drawn_from_a_large_vocabulary(fixtures: &Fixtures) -> Result<Parit
     let cpu = Machine::default().device;
     let small = fixtures.tiny("qwen3_tied", &cpu)?;
     let config = ModelConfig { vocab_size: 151_672, ..small.config().clone() };
-    let request = |i: u32| Request {
-        problem: i as usize,
-        prompt: (0..5).map(|t| (i * 7 + t) * 4_001).collect(),
-        rollout: 0,
-        limit: None,
-    };
-    let requests: Vec<Request> = (0..4).map(request).collect();
+    let requests = Request::all((0..4).map(|i| (0..5).map(|t| (i * 7 + t) * 4_001).collect()));
     let mut all = vec![];
     // A model with random weights is nearly uniform: at temperature 1 a token's share is smaller than what f32 loses in the sum over
     // all, and another token is drawn in one of ten draws. At 0.02 few tokens have nearly all.
@@ -64,7 +53,7 @@ pub(super) fn drawn_from_a_large_vocabulary(fixtures: &Fixtures) -> Result<Parit
             )
         };
         for (ours, theirs) in run(&fixtures.device, 8)?.iter().zip(&run(&cpu, 0)?) {
-            all.push(difference(ours, theirs)?);
+            all.push(compare_traces(ours, theirs));
         }
     }
     Ok(ParityComparison::new(
@@ -91,14 +80,15 @@ fn decoded(
     decode(decoding, requests, 1, &mut Hooks::none())
 }
 
-fn difference(ours: &Trace, theirs: &Trace) -> Result<Deviation> {
+/// The log-probabilities of two decodes; infinitely far off if their tokens differ.
+pub fn compare_traces(ours: &Trace, theirs: &Trace) -> Deviation {
     let steps = |trace: &Trace| trace.positions.iter().map(|p| (p.token, p.kind)).collect::<Vec<_>>();
     if steps(ours) != steps(theirs) {
-        return Ok(Deviation { off: f64::INFINITY, values: theirs.positions.len() });
+        return Deviation { off: f64::INFINITY, values: theirs.positions.len(), at: String::new() };
     }
     let logprobs = |trace: &Trace| {
         let of = trace.positions.iter().flat_map(|p| [p.logprob, p.p_exit]);
         of.flatten().map(|x| x as f32).collect::<Vec<_>>()
     };
-    relative(&logprobs(ours), &logprobs(theirs), "log-probabilities")
+    Deviation::relative(&logprobs(ours), &logprobs(theirs))
 }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use burn::optim::GradientsParams;
 use burn::tensor::{Int, Tensor, TensorData};
 
-use super::reference::{self, get, mean_cross_entropy, read, relative, rows, values};
+use super::reference::{self, Deviation, get, mean_cross_entropy, read, rows, values};
 use super::{Fixtures, ParityComparison};
 use crate::model::gradients::gradients_by_name;
 use crate::model::{Decoder, Hooks, Span};
@@ -22,7 +22,7 @@ pub fn gradients(fixtures: &Fixtures, name: &str) -> Result<Vec<ParityComparison
     let mut out = vec![];
     for (label, rows) in [("row1", &all[1..2]), ("batch", &all[..])] {
         let loss = loss(&model, rows)?;
-        let off = relative(&values(&loss)?, &get(&references, &format!("{label}.loss"))?.data, "loss")?;
+        let off = Deviation::relative(&values(&loss)?, &get(&references, &format!("{label}.loss"))?.data);
         out.push(ParityComparison::new(format!("{name}: loss, {label}"), 1e-5, [off]));
         let grads = GradientsParams::from_grads(loss.backward(), &model);
         let found = reference::gradients(&gradients_by_name(&model, &grads)?, &references, label)?;

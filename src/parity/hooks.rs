@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 
 use super::recorder::{Call, Recordings, by_position, padded, pieces, ragged, record};
-use super::reference::{Deviation, References, read, relative, rows};
+use super::reference::{Deviation, References, read, rows};
 use super::{Fixtures, ParityComparison};
 use crate::model::Decoder;
 
@@ -61,7 +61,7 @@ fn compare(recorded: &Recordings, references: &References) -> Result<Vec<Deviati
             recorded.get(&(point.to_owned(), row)).with_context(|| format!("`{point}` of row {row} is missing"))?;
         ensure!(found.len() == expected.len(), "`{point}`, row {row}: {} positions", found.len());
         let flat = |values: &BTreeMap<usize, Vec<f32>>| values.values().flatten().copied().collect::<Vec<_>>();
-        out.push(relative(&flat(found), &flat(&expected), point)?);
+        out.push(Deviation::relative(&flat(found), &flat(&expected)).at(key));
     }
     ensure!(out.len() == recorded.len(), "{} of {} points were compared", out.len(), recorded.len());
     Ok(out)

@@ -7,7 +7,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use serde::Deserialize;
 
-use super::reference::{self, get, mean_cross_entropy, read, relative, values};
+use super::reference::{self, Deviation, get, mean_cross_entropy, read, values};
 use super::{Fixtures, ParityComparison};
 use crate::corpus::Row;
 use crate::guard::read_text;
@@ -54,7 +54,7 @@ pub fn known_rows(fixtures: &Fixtures) -> Result<Vec<ParityComparison>> {
             let places: Vec<_> = (0..row.ids.len()).map(|p| (b, p)).collect();
             let hidden: Tensor<3> = all.hidden_at(&places)?.unsqueeze_dim(0);
             let expected = get(&references, &format!("{label}.row{b}.logits"))?;
-            logits.push(relative(&values(&model.unembed(hidden))?, &expected.data, label)?);
+            logits.push(Deviation::relative(&values(&model.unembed(hidden))?, &expected.data));
         }
         out.push(ParityComparison::new(format!("latents, set {label}: logits"), 1e-5, logits));
         let decided = rows.iter().enumerate().flat_map(|(b, row)| {
@@ -63,7 +63,7 @@ pub fn known_rows(fixtures: &Fixtures) -> Result<Vec<ParityComparison>> {
         });
         let (places, targets): (Vec<(usize, usize)>, Vec<u32>) = decided.unzip();
         let loss = mean_cross_entropy(&model, all.hidden_at(&places)?, &targets);
-        let off = relative(&values(&loss)?, &get(&references, &format!("{label}.loss"))?.data, "loss")?;
+        let off = Deviation::relative(&values(&loss)?, &get(&references, &format!("{label}.loss"))?.data);
         out.push(ParityComparison::new(format!("latents, set {label}: loss"), 1e-5, [off]));
         let grads = GradientsParams::from_grads(loss.backward(), &model);
         let found = reference::gradients(&gradients_by_name(&model, &grads)?, &references, label)?;

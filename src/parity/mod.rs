@@ -1,5 +1,5 @@
-//! The decoder against other people's: reference values made by the scripts beside `fixtures/` (PyTorch, `transformers`),
-//! computed again on any device. Tests hold every difference to its bound; `probe check` prints them.
+//! Compares the decoder with reference values, made by the scripts of `fixtures/` (PyTorch, `transformers`), on any device. Tests
+//! require every difference to be within its bound; `probe check` prints them.
 
 mod decoding;
 mod gradients;
@@ -9,12 +9,13 @@ pub mod recorder;
 pub mod reference;
 mod steps;
 
+pub use decoding::compare_traces;
 pub use gradients::gradients;
 pub use hooks::{compare_hooks, hooks};
 pub use latent::known_rows;
 pub use steps::{
-    GRPO_MODES, GrpoValues, HYBRID, gated, grpo_step, hrpo_authors_step, hrpo_step, latent_grpo_step, sft_step,
-    soft_step,
+    GRPO_MODES, GrpoValues, HYBRID, gated, grpo_step, hrpo_authors_step, hrpo_step, latent_grpo_step, sft_settings,
+    sft_step, soft_step,
 };
 
 use std::path::{Path, PathBuf};
@@ -57,30 +58,22 @@ pub struct Fixtures {
     kept: bool,
 }
 
-/// One comparison: the worst difference of all its values.
+/// One row of a check: the worst deviation of its values, and its bound.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParityComparison {
     pub what: String,
-    /// Largest absolute difference over the largest reference value; infinite where a value is not finite.
-    pub off: f64,
+    pub found: Deviation,
     pub bound: f64,
-    /// Values that were compared.
-    pub values: usize,
 }
 
 impl ParityComparison {
-    fn new(what: impl Into<String>, bound: f64, all: impl IntoIterator<Item = Deviation>) -> Self {
-        let (mut off, mut values) = (0.0_f64, 0);
-        for found in all {
-            off = off.max(found.off);
-            values += found.values;
-        }
-        Self { what: what.into(), off, bound, values }
+    pub fn new(what: impl Into<String>, bound: f64, all: impl IntoIterator<Item = Deviation>) -> Self {
+        Self { what: what.into(), found: all.into_iter().collect(), bound }
     }
 
     /// Within the bound. Nothing compared is no pass.
     pub fn passes(&self) -> bool {
-        self.values > 0 && self.off <= self.bound
+        self.found.values > 0 && self.found.off <= self.bound
     }
 }
 
@@ -98,8 +91,8 @@ impl Fixtures {
         Path::new(&self.root).join(name)
     }
 
-    /// Everything that there are reference values of, in the order of what depends on what. `seen` is told of them as they are made: on a
-    /// GPU whose kernels are not compiled yet that takes minutes.
+    /// Every comparison with a reference value, simple ones first. Each is passed to `seen` as it is made: on a GPU whose kernels are not
+    /// compiled yet that takes minutes.
     pub fn all(&self, seen: fn(&ParityComparison)) -> Result<Vec<ParityComparison>> {
         let mut out = vec![];
         let mut add = |found: Vec<ParityComparison>| {
@@ -126,7 +119,7 @@ impl Fixtures {
         Ok(out)
     }
 
-    /// What there is of it for models that are kept as stored: nothing in them is trained.
+    /// The comparisons of models with matrices in their file format: nothing in them is trained.
     pub fn of_kept(&self) -> Result<Vec<ParityComparison>> {
         let kept = Self { kept: true, ..self.clone() };
         let mut out = vec![];

@@ -47,22 +47,60 @@ pub fn rows(references: &References) -> Result<Vec<Vec<u32>>> {
     (0..3).map(row).collect()
 }
 
-/// How far some values are from the reference.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// The largest error of some values.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Deviation {
-    /// max |ours − reference| ÷ max |reference|; infinite where a value of either is not finite.
+    /// Relative to the largest reference value; infinite if a value is not finite or missing.
     pub off: f64,
+    /// Number of compared values.
     pub values: usize,
+    /// Where the error is; may be empty.
+    pub at: String,
 }
 
-/// Compares values with the reference.
-pub fn relative(ours: &[f32], reference: &[f32], what: &str) -> Result<Deviation> {
-    ensure!(ours.len() == reference.len(), "{what}: {} values, the reference has {}", ours.len(), reference.len());
-    let scale = reference.iter().fold(f32::MIN_POSITIVE, |most, x| most.max(x.abs()));
-    let difference =
-        |(a, b): (&f32, &f32)| if a.is_finite() && b.is_finite() { f64::from((a - b).abs()) } else { f64::INFINITY };
-    let off = ours.iter().zip(reference).map(difference).fold(0.0, f64::max);
-    Ok(Deviation { off: off / f64::from(scale), values: ours.len() })
+impl Deviation {
+    /// max |ours − reference| ÷ max(floor, max |reference|).
+    pub fn above(floor: f32, ours: &[f32], reference: &[f32]) -> Self {
+        let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0_f32, |most, x| most.max(x.abs()));
+        let finite = ours.len() == reference.len() && ours.iter().chain(reference).all(|x| x.is_finite());
+        let difference = f64::from(largest(&mut ours.iter().zip(reference).map(|(a, b)| a - b)));
+        let scale = f64::from(largest(&mut reference.iter().copied()).max(floor));
+        let off = if finite { difference / scale } else { f64::INFINITY };
+        Self { off, values: reference.len(), at: String::new() }
+    }
+
+    /// max |ours − reference| ÷ max |reference|.
+    pub fn relative(ours: &[f32], reference: &[f32]) -> Self {
+        Self::above(f32::MIN_POSITIVE, ours, reference)
+    }
+
+    /// |ours − reference| of one number.
+    pub fn absolute(ours: f64, reference: f64) -> Self {
+        let off = if ours.is_finite() { (ours - reference).abs() } else { f64::INFINITY };
+        Self { off, values: 1, at: String::new() }
+    }
+
+    #[must_use]
+    pub fn at(self, place: impl Into<String>) -> Self {
+        Self { at: place.into(), ..self }
+    }
+
+    /// The larger of two errors, of all their values.
+    pub fn merge(&mut self, other: Self) {
+        let values = self.values + other.values;
+        if other.off > self.off || other.off.is_nan() {
+            *self = other;
+        }
+        self.values = values;
+    }
+}
+
+impl FromIterator<Deviation> for Deviation {
+    fn from_iter<I: IntoIterator<Item = Self>>(all: I) -> Self {
+        let mut worst = Self::default();
+        all.into_iter().for_each(|found| worst.merge(found));
+        worst
+    }
 }
 
 /// Every gradient of `ours` against `prefix.grad.*`.
@@ -79,7 +117,7 @@ pub fn gradients(ours: &[(String, HostTensor)], references: &References, prefix:
     let one = |(name, grad): &(String, HostTensor)| {
         let reference = get(references, &format!("{prefix}{name}"))?;
         ensure!(grad.shape == reference.shape, "{prefix}{name}: shapes differ");
-        let mut found = relative(&grad.data, &reference.data, name)?;
+        let mut found = Deviation::relative(&grad.data, &reference.data);
         // One that is 0 but for rounding, as a key's bias has it without rotation, is measured by the largest of all.
         let own = largest(&reference.data).max(f32::MIN_POSITIVE);
         if own < 1e-6 * of_all {

@@ -6,7 +6,7 @@ use burn::tensor::Device;
 use serde::Deserialize;
 
 use super::latent::{LATENT, rows_of};
-use super::reference::{self, Deviation, get, read, relative};
+use super::reference::{self, Deviation, get, read};
 use super::{Fixtures, ParityComparison};
 use crate::guard::read_text;
 use crate::latent::gumbel::Mixture;
@@ -29,10 +29,20 @@ use crate::train::trainer::Trainer;
 
 const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: LATENT };
 
-/// A scalar against the reference's.
-fn scalar(ours: f64, reference: f64, relative_to: f64) -> Deviation {
-    let off = if ours.is_finite() { (ours - reference).abs() / relative_to } else { f64::INFINITY };
-    Deviation { off, values: 1 }
+/// Supervised steps through latents at a constant learning rate, on one thread.
+pub fn sft_settings(latent_token: u32, steps: usize) -> Sft<'static> {
+    Sft {
+        name: "check",
+        steps,
+        schedule: LrSchedule { peak: 1e-3, warmup: 0, cosine_from: steps, steps },
+        latent_token,
+        objective: &CrossEntropy { source: Source::HiddenState, gradient: Gradient::Through },
+        resets: &[],
+        restarts: &[],
+        accumulate: 1,
+        threads: 1,
+        checkpoint_every: steps,
+    }
 }
 
 /// Loss, gradient norm and every weight after an optimiser step, on so many threads and in so many micro-batches.
@@ -41,18 +51,7 @@ pub fn sft_step(fixtures: &Fixtures, threads: usize, accumulate: usize) -> Resul
     let settings = Optimizer { beta_2: 0.98, ..Optimizer::default() };
     let model = fixtures.tiny("qwen3_tied", &fixtures.device.clone().autodiff())?;
     let mut trainer = Trainer::new(model, &settings);
-    let sft = Sft {
-        name: "check",
-        steps: 1,
-        schedule: LrSchedule { peak: 1e-3, warmup: 0, cosine_from: 1, steps: 1 },
-        latent_token: LATENT,
-        objective: &CrossEntropy { source: Source::HiddenState, gradient: Gradient::Through },
-        resets: &[],
-        restarts: &[],
-        accumulate,
-        threads,
-        checkpoint_every: 1,
-    };
+    let sft = Sft { accumulate, threads, ..sft_settings(LATENT, 1) };
     let stats = sft::step(&mut trainer, &sft, &rows_of(fixtures, "b")?, 1e-3)?;
     let value = |name| get(&references, name).map(|x| f64::from(x.data[0]));
     let (loss, norm) = (value("loss")?, value("norm")?);
@@ -60,15 +59,16 @@ pub fn sft_step(fixtures: &Fixtures, threads: usize, accumulate: usize) -> Resul
     for (name, after) in trainer.decoder().export()? {
         let theirs = get(&references, &format!("after.{name}"))?;
         // AdamW's first step is lr · g / (|g| + eps): where g is next to nothing, its last digits decide the step.
-        weights.push(relative(&after.data, &theirs.data, &name)?);
+        weights.push(Deviation::relative(&after.data, &theirs.data).at(&name));
         let scale = theirs.data.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
         let off = after.data.iter().zip(&theirs.data).filter(|(a, b)| (*a - *b).abs() > 1e-5 * scale).count();
-        far.push(Deviation { off: off as f64 / theirs.data.len() as f64, values: theirs.data.len() });
+        let values = theirs.data.len();
+        far.push(Deviation { off: off as f64 / values as f64, values, at: name });
     }
     let how = format!("SFT step, {threads} thread(s), {accumulate} micro-batch(es)");
     Ok(vec![
-        ParityComparison::new(format!("{how}: loss"), 1e-5, [scalar(stats.loss, loss, loss)]),
-        ParityComparison::new(format!("{how}: gradient norm"), 1e-4, [scalar(stats.norm, norm, norm)]),
+        ParityComparison::new(format!("{how}: loss"), 1e-5, [Deviation::absolute(stats.loss / loss, 1.0)]),
+        ParityComparison::new(format!("{how}: gradient norm"), 1e-4, [Deviation::absolute(stats.norm / norm, 1.0)]),
         ParityComparison::new(format!("{how}: weights after it"), 1e-4, weights),
         ParityComparison::new(format!("{how}: share of a tensor's weights that are off by 1e-5"), 1e-3, far),
     ])
@@ -142,16 +142,8 @@ impl GrpoValues {
 
 impl GrpoRollout {
     fn rollout(&self) -> Rollout {
-        let position = |((&token, &kind), &logprob): ((&u32, &PositionRole), &Option<f64>)| Position {
-            token,
-            kind,
-            logprob,
-            entropy: None,
-            p_swi: None,
-            p_exit: None,
-            drawn: None,
-            mixed: None,
-        };
+        let position =
+            |((&token, &kind), &logprob): ((&u32, &PositionRole), &Option<f64>)| Position::bare(token, kind, logprob);
         let mut positions: Vec<Position> = self.tokens.iter().zip(&self.kinds).zip(&self.old).map(position).collect();
         positions.iter_mut().zip(&self.drawn).for_each(|(position, drawn)| position.drawn.clone_from(drawn));
         let mixed = |state: &Option<Vec<f32>>| state.clone().map(|state| MixedInput { state, token_share: 0.0 });
@@ -248,7 +240,11 @@ fn step_of(
         let settings = loss_settings(policy, grpo);
         fill_anchor(&model.valid(), Behaviour { settings: &settings, ..policy }, &mut rollouts)?;
         let anchors = values.rollouts.iter().zip(&rollouts).flat_map(|(theirs, ours)| {
-            theirs.anchor.iter().zip(&ours.anchor).map(|(theirs, ours)| scalar(ours.unwrap_or(f64::NAN), *theirs, 1.0))
+            theirs
+                .anchor
+                .iter()
+                .zip(&ours.anchor)
+                .map(|(theirs, ours)| Deviation::absolute(ours.unwrap_or(f64::NAN), *theirs))
         });
         more.push(ParityComparison::new(
             format!("{how}: log-probabilities of plain text"),
@@ -265,7 +261,11 @@ fn step_of(
     let terms = [(parts.loss, values.loss), (parts.surrogate, values.surrogate), (parts.kl, values.kl)];
     let found = reference::gradients(&gradients_by_name(&model, &grads)?, &references, mode)?;
     more.extend([
-        ParityComparison::new(format!("{how}: loss and its terms"), 1e-5, terms.map(|(a, b)| scalar(a, b, 1.0))),
+        ParityComparison::new(
+            format!("{how}: loss and its terms"),
+            1e-5,
+            terms.map(|(a, b)| Deviation::absolute(a, b)),
+        ),
         ParityComparison::new(format!("{how}: gradients"), 1e-4, found),
         ParityComparison::new(
             format!("{how}: replayed log-probabilities"),
@@ -287,7 +287,7 @@ fn replayed(values: &GrpoValues, rollouts: &[Rollout], model: &Decoder, policy: 
     for (theirs, ours) in values.rollouts.iter().zip(again) {
         for (theirs, ours) in theirs.new.iter().zip(ours) {
             ensure!(theirs.is_some() == ours.is_some(), "another position was sampled");
-            out.extend(ours.zip(*theirs).map(|(a, b)| scalar(a, b, 1.0)));
+            out.extend(ours.zip(*theirs).map(|(a, b)| Deviation::absolute(a, b)));
         }
     }
     Ok(out)
@@ -304,7 +304,7 @@ fn advantages_of(values: &GrpoValues, rollouts: &[Rollout], grpo: &Grpo) -> Resu
         let ours = rollout_advantages(rewards, &traces, grpo).context("a group without variance")?;
         for ((advantage, first), theirs) in ours.into_iter().zip(theirs) {
             ensure!(first == theirs.first, "another rollout of group {group} teaches the first latent");
-            out.push(scalar(advantage, theirs.advantage, 1.0));
+            out.push(Deviation::absolute(advantage, theirs.advantage));
         }
     }
     Ok(out)

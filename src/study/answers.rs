@@ -114,15 +114,9 @@ mod tests {
     fn an_answer_that_a_solution_does_not_write_is_taken_alone() {
         let vocabulary = Vocabulary::load("fixtures/smollm2-chains").expect("a vocabulary");
         let asked = |solution: &str, answer: &str| Problem {
-            id: "p".into(),
-            question: String::new(),
             solution: solution.into(),
             answer: answer.into(),
-            subject: None,
-            level: None,
-            group: None,
-            steps: vec![],
-            spans: None,
+            ..Problem::default()
         };
         let first = |solution: &str, answer: &str| {
             let problem = asked(solution, "sixteen");

@@ -297,7 +297,7 @@ impl Study {
     /// [`DoesNotApply`] to a model with norms after attention or MLP, or with capped logits.
     pub fn adds_as_it_is(&self) -> Result<()> {
         let family = self.model.config().family;
-        let adds = family.norm_place() == NormPlace::Before && self.model.config().extras.logit_cap.is_none();
+        let adds = family.norm_place == NormPlace::Before && self.model.config().extras.logit_cap.is_none();
         self.require(adds, || {
             format!(
                 "a {} model normalises the outputs of attention and MLP before adding them, or caps its logits: this experiment does not \
@@ -315,7 +315,7 @@ impl Study {
     pub fn is_plain_sum(&self) -> Result<()> {
         self.adds_as_it_is()?;
         let family = self.model.config().family;
-        let plain = !family.layer_norm() && !family.other_biases() && !family.learned_positions();
+        let plain = !family.layer_norm && !family.other_biases && !family.learned_positions;
         let has = "LayerNorms, biases and learned positions, which this experiment does not decompose";
         self.require(plain, || format!("a {} model has {has}", family.name()))
     }

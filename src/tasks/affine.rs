@@ -177,13 +177,7 @@ impl TaskFamily for Affine {
         let mark = solution.mark();
         solution.word("#");
         solution.number(values[path - 1]);
-        PlanText {
-            answer_words: solution.since(mark),
-            question: question.finish(),
-            solution: solution.finish(),
-            answer: values[path - 1].to_string(),
-            steps,
-        }
+        PlanText::new(question, (solution, mark), values[path - 1].to_string(), steps)
     }
 
     fn answer_if(plan: &Plan, step: usize, value: i64) -> Option<String> {

@@ -194,13 +194,7 @@ pub(super) fn write_chain(plan: &Plan, names: &[&str], behind: impl Fn(&[i64]) -
     let mark = solution.mark();
     solution.word("#");
     solution.number(answer);
-    PlanText {
-        answer_words: solution.since(mark),
-        question: question.finish(),
-        solution: solution.finish(),
-        answer: answer.to_string(),
-        steps,
-    }
+    PlanText::new(question, (solution, mark), answer.to_string(), steps)
 }
 
 impl TaskFamily for Chains {

@@ -278,13 +278,7 @@ impl TaskFamily for Graph {
         let mark = solution.mark();
         solution.word("#");
         solution.word(name(target));
-        PlanText {
-            answer_words: solution.since(mark),
-            question: question.finish(),
-            solution: solution.finish(),
-            answer: name(target).to_string(),
-            steps,
-        }
+        PlanText::new(question, (solution, mark), name(target).to_string(), steps)
     }
 
     fn answer_if(_plan: &Plan, _step: usize, _value: i64) -> Option<String> {

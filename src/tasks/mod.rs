@@ -18,6 +18,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use draw::{Mark, Pen};
 pub(crate) use graph::edges;
 pub use graph::{Nodes, Told};
 pub use problem::{Fact, StepValue, TaskProblem};
@@ -80,6 +81,14 @@ pub struct PlanText {
     pub answer: String,
     pub answer_words: Range<usize>,
     pub steps: Vec<StepValue>,
+}
+
+impl PlanText {
+    /// `mark`: the start of the answer at the solution's end.
+    fn new(question: Pen, (solution, mark): (Pen, Mark), answer: String, steps: Vec<StepValue>) -> Self {
+        let answer_words = solution.since(mark);
+        Self { question: question.finish(), solution: solution.finish(), answer, answer_words, steps }
+    }
 }
 
 /// One family of problems.

@@ -116,13 +116,7 @@ impl TaskFamily for Multiply {
         let mark = solution.mark();
         solution.word("#");
         digits(&mut solution, sum, plan.width());
-        PlanText {
-            answer_words: solution.since(mark),
-            question: question.finish(),
-            solution: solution.finish(),
-            answer: spelled(sum, plan.width()),
-            steps,
-        }
+        PlanText::new(question, (solution, mark), spelled(sum, plan.width()), steps)
     }
 
     /// `None` if the product would exceed its digits.

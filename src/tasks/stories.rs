@@ -205,13 +205,7 @@ impl TaskFamily for Stories {
         let answer = number(values[plan.steps.len()]);
         let mark = solution.mark();
         say(&mut solution, &["#", answer]);
-        PlanText {
-            answer_words: solution.since(mark),
-            question: question.finish(),
-            solution: solution.finish(),
-            answer: answer.to_string(),
-            steps,
-        }
+        PlanText::new(question, (solution, mark), answer.to_string(), steps)
     }
 
     fn answer_if(plan: &Plan, step: usize, value: i64) -> Option<String> {

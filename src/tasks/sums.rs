@@ -116,13 +116,7 @@ impl TaskFamily for Sums {
         let mark = solution.mark();
         solution.word("#");
         solution.number(sum);
-        PlanText {
-            answer_words: solution.since(mark),
-            question: question.finish(),
-            solution: solution.finish(),
-            answer: sum.to_string(),
-            steps,
-        }
+        PlanText::new(question, (solution, mark), sum.to_string(), steps)
     }
 
     fn answer_if(plan: &Plan, step: usize, value: i64) -> Option<String> {

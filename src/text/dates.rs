@@ -24,7 +24,7 @@ const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday",
 ///
 /// # Errors
 /// An unsupported format code.
-pub(super) fn now(format: &str) -> Result<String> {
+pub fn now(format: &str) -> Result<String> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
     written(format, since.as_secs())
 }

@@ -32,6 +32,7 @@ pub mod words;
 
 pub use budget::said_budget;
 pub use chat::Chat;
+pub use dates::now;
 pub(crate) use files::{Part, data_files, has_part, is_there};
 pub use problems::Problem;
 pub use samples::Sample;

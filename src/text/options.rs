@@ -150,17 +150,7 @@ mod tests {
     fn asked(options: Value, answer: &str) -> Result<(String, String)> {
         let options = ChoiceOptions::read(&options).expect("options");
         let (question, answer) = ("Which?".to_owned(), answer.to_owned());
-        let problem = Problem {
-            id: "1".into(),
-            question,
-            solution: String::new(),
-            answer,
-            subject: None,
-            level: None,
-            group: None,
-            steps: vec![],
-            spans: None,
-        };
+        let problem = Problem { id: "1".into(), question, answer, ..Problem::default() };
         options.ask(problem, "a.jsonl:1").map(|problem| (problem.question, problem.answer))
     }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::tasks::{StepValue, TaskProblem};
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     pub id: String,
     pub question: String,

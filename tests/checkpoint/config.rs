@@ -119,7 +119,7 @@ fn what_we_write_we_read_back() {
         let first = config(&value);
         let written = first.to_json("float32");
         assert_eq!(config(&written), first);
-        assert_eq!(written["architectures"][0], first.family.architecture());
+        assert_eq!(written["architectures"][0], first.family.classes[0]);
     }
     assert_eq!(config(&qwen3_json()).family, Family::Qwen3);
     assert!(config(&qwen3_json()).qk_norm);

@@ -7,7 +7,7 @@ pub mod programs;
 pub mod run_files;
 
 use burn::tensor::{Device, Tensor};
-use switchyard::model::config::{Extras, Family, ModelConfig};
+use switchyard::model::config::{Family, ModelConfig};
 use switchyard::model::{Decoder, Hooks, Span};
 use switchyard::text::Vocabulary;
 
@@ -19,7 +19,6 @@ fn start_in_checkout() {
 
 pub fn tiny_config(family: Family, tied: bool) -> ModelConfig {
     ModelConfig {
-        family,
         vocab_size: 24,
         hidden_size: 16,
         intermediate_size: 24,
@@ -27,16 +26,9 @@ pub fn tiny_config(family: Family, tied: bool) -> ModelConfig {
         num_attention_heads: 4,
         num_key_value_heads: 2,
         head_dim: 6,
-        rms_norm_eps: 1e-6,
-        rope_theta: 10_000.0,
-        rope_scaling: None,
-        qk_norm: family.qk_norm(),
         tie_word_embeddings: tied,
         max_position_embeddings: 512,
-        bos_token_id: None,
-        eos_token_ids: vec![],
-        pad_token_id: None,
-        extras: Extras::default(),
+        ..ModelConfig::new(family)
     }
 }
 

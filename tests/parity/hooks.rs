@@ -84,7 +84,7 @@ fn heads_add_up_to_the_output_of_attention() {
             }
             // What the heads leave over is the output's bias, the same at every position.
             let rest: Vec<f32> = out.iter().zip(&sums).map(|(out, sum)| out - sum).collect();
-            let bias = if model.config().family.other_biases() { &rest[..d] } else { &vec![0.0; d] };
+            let bias = if model.config().family.other_biases { &rest[..d] } else { &vec![0.0; d] };
             let all: Vec<f32> = sums.iter().enumerate().map(|(i, sum)| sum + bias[i % d]).collect();
             assert!(relative(&all, out, "hook_result") <= 1e-5);
         }

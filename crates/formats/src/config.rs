@@ -4,6 +4,7 @@
 //! refused by name on reading, never ignored. Knows no weights or tensors.
 
 mod extras;
+mod family;
 mod gpt2;
 mod keys;
 mod read;
@@ -16,159 +17,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 pub use extras::{Experts, Extras, SlidingWindow};
+pub use family::{ActivationFunction, Family, FamilyFacts, NormPlace};
 pub use rope::{Llama3Scaling, RopeScaling, YarnScaling};
-
-names! {
-    /// The architectures that the decoder implements. The functions below list all their differences. Names are those of `model_type` in
-    /// `config.json` and of `general.architecture` in a GGUF.
-    pub enum Family {
-        Qwen3 = "qwen3",
-        /// Qwen3 with a mixture of experts.
-        Qwen3Moe = "qwen3_moe",
-        /// Also Qwen2.5.
-        Qwen2 = "qwen2",
-        Llama = "llama",
-        /// A Llama with other defaults and, up to v0.1, a sliding window.
-        Mistral = "mistral",
-        /// The first Gemma (Gemma Team 2024, arXiv:2403.08295).
-        Gemma = "gemma",
-        /// Gemma Team 2024, arXiv:2408.00118. Gemma 3 is another architecture.
-        Gemma2 = "gemma2",
-        /// Radford et al. 2019.
-        Gpt2 = "gpt2",
-        /// OLMo Team 2024, arXiv:2501.00656.
-        Olmo2 = "olmo2",
-    }
-}
-
-/// Placement of a layer's norms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NormPlace {
-    /// Before attention and before the feed-forward.
-    Before,
-    /// After both: their outputs are normalised before they are added to the stream.
-    After,
-    /// Before and after both.
-    Both,
-}
-
-impl NormPlace {
-    /// Hugging Face's names of the norms before and after attention, before and after the feed-forward.
-    pub fn names(self) -> [Option<&'static str>; 4] {
-        let [input, attention, before_feedforward, feedforward] =
-            ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"]
-                .map(Some);
-        match self {
-            NormPlace::Before => [input, None, attention, None],
-            NormPlace::After => [None, attention, None, feedforward],
-            NormPlace::Both => [input, attention, before_feedforward, feedforward],
-        }
-    }
-}
-
-/// Activation of the feed-forward's gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ActivationFunction {
-    Silu,
-    /// GELU by its tanh approximation.
-    GeluTanh,
-}
-
-impl Family {
-    /// The family of a `model_type`; the error lists the known ones.
-    pub fn parse(model_type: &str) -> Result<Self, String> {
-        let known = || Self::ALL.map(|family| format!("{:?}", family.name())).join(" or ");
-        Self::ALL.into_iter().find(|family| family.name() == model_type).ok_or_else(known)
-    }
-
-    /// The class that `transformers` loads it with.
-    pub fn architecture(self) -> String {
-        match self {
-            Family::Gpt2 => "GPT2LMHeadModel".to_owned(),
-            _ => format!("{}ForCausalLM", self.stem()),
-        }
-    }
-
-    /// The class without a head, a name that `transformers` also writes for the weights of causal models.
-    pub fn base_class(self) -> String {
-        format!("{}Model", self.stem())
-    }
-
-    fn stem(self) -> &'static str {
-        match self {
-            Family::Qwen3 => "Qwen3",
-            Family::Qwen3Moe => "Qwen3Moe",
-            Family::Qwen2 => "Qwen2",
-            Family::Llama => "Llama",
-            Family::Mistral => "Mistral",
-            Family::Gemma => "Gemma",
-            Family::Gemma2 => "Gemma2",
-            Family::Gpt2 => "GPT2",
-            Family::Olmo2 => "Olmo2",
-        }
-    }
-
-    /// Whether queries and keys pass through an RMSNorm before RoPE.
-    pub fn qk_norm(self) -> bool {
-        matches!(self, Family::Qwen3 | Family::Qwen3Moe | Family::Olmo2)
-    }
-
-    /// Whether that norm is joint over all heads instead of per head.
-    pub fn qk_norm_is_joint(self) -> bool {
-        self == Family::Olmo2
-    }
-
-    pub fn norm_place(self) -> NormPlace {
-        match self {
-            Family::Olmo2 => NormPlace::After,
-            Family::Gemma2 => NormPlace::Both,
-            _ => NormPlace::Before,
-        }
-    }
-
-    /// Whether the projections to queries, keys and values have a bias.
-    pub fn qkv_bias(self) -> bool {
-        matches!(self, Family::Qwen2 | Family::Gpt2)
-    }
-
-    /// Whether all other projections of a block have one.
-    pub fn other_biases(self) -> bool {
-        self == Family::Gpt2
-    }
-
-    pub fn activation(self) -> ActivationFunction {
-        if self.is_gemma() || self == Family::Gpt2 { ActivationFunction::GeluTanh } else { ActivationFunction::Silu }
-    }
-
-    /// Whether the feed-forward has a gate.
-    pub fn is_gated(self) -> bool {
-        self != Family::Gpt2
-    }
-
-    /// Whether norms are LayerNorms, with a mean and a bias, instead of RMSNorms.
-    pub fn layer_norm(self) -> bool {
-        self == Family::Gpt2
-    }
-
-    /// Whether positions are learned embeddings instead of rotations of queries and keys.
-    pub fn learned_positions(self) -> bool {
-        self == Family::Gpt2
-    }
-
-    /// Whether files use GPT-2's names and layouts.
-    pub fn is_gpt2(self) -> bool {
-        self == Family::Gpt2
-    }
-
-    pub fn is_gemma(self) -> bool {
-        matches!(self, Family::Gemma | Family::Gemma2)
-    }
-
-    /// Offset added to the weight of a norm: Gemma stores weights around 0.
-    pub fn norm_offset(self) -> f64 {
-        if self.is_gemma() { 1.0 } else { 0.0 }
-    }
-}
 
 /// A decoder of one of the families. Names follow `config.json`; axes follow the glossary:
 /// `vocab_size` V, `hidden_size` D, `intermediate_size` F, heads H and Hkv, `head_dim` dh.
@@ -204,6 +54,30 @@ const MAX_LAYERS: usize = 4096;
 const MAX_POSITIONS: usize = 1 << 24;
 
 impl ModelConfig {
+    /// A family's usual settings; all sizes are 1, and positions 2048.
+    pub fn new(family: Family) -> Self {
+        Self {
+            family,
+            vocab_size: 1,
+            hidden_size: 1,
+            intermediate_size: 1,
+            num_hidden_layers: 1,
+            num_attention_heads: 1,
+            num_key_value_heads: 1,
+            head_dim: 1,
+            rms_norm_eps: 1e-6,
+            rope_theta: 10_000.0,
+            rope_scaling: None,
+            qk_norm: family.qk_norm,
+            tie_word_embeddings: true,
+            max_position_embeddings: 2048,
+            bos_token_id: None,
+            eos_token_ids: vec![],
+            pad_token_id: None,
+            extras: Extras::default(),
+        }
+    }
+
     /// Reads and checks a `config.json`.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         read::read(path.as_ref())
@@ -217,7 +91,7 @@ impl ModelConfig {
     /// Weights of the blocks' matrices that a token is multiplied with; for experts, those of the token.
     pub fn block_weights(&self) -> usize {
         let attention = 2 * self.head_dim * (self.num_attention_heads + self.num_key_value_heads);
-        let matrices = 2 + usize::from(self.family.is_gated());
+        let matrices = 2 + usize::from(self.family.is_gated);
         let inside = |layer| match self.experts(layer) {
             Some(experts) => experts.count + matrices * experts.width * experts.per_token,
             None => matrices * self.intermediate_size,
@@ -276,7 +150,7 @@ impl ModelConfig {
 
     /// Scale of a token's embedding before the first block: √D in Gemma, else 1. The head uses the unscaled table.
     pub fn embed_scale(&self) -> f64 {
-        if self.family.is_gemma() { (self.hidden_size as f64).sqrt() } else { 1.0 }
+        if self.family.scaled_embeddings { (self.hidden_size as f64).sqrt() } else { 1.0 }
     }
 
     /// Number of positions that a position of this layer attends to, itself included; `None`: all before it.
@@ -321,14 +195,14 @@ impl ModelConfig {
             "{origin}: `num_attention_heads` must be a multiple of `num_key_value_heads`, found {heads} and {kv}"
         );
         ensure!(
-            self.family.learned_positions() || self.head_dim.is_multiple_of(2),
+            self.family.learned_positions || self.head_dim.is_multiple_of(2),
             "{origin}: `head_dim` must be even (RoPE turns pairs), found {}",
             self.head_dim
         );
         ensure!(
-            self.qk_norm == self.family.qk_norm(),
+            self.qk_norm == self.family.qk_norm,
             "{origin}: `qk_norm` must be {} for {}, found {}",
-            self.family.qk_norm(),
+            self.family.qk_norm,
             self.family.name(),
             self.qk_norm
         );
@@ -350,11 +224,11 @@ impl ModelConfig {
             rope = scaling.clone();
             rope["rope_theta"] = json!(self.rope_theta);
         }
-        if self.family.is_gpt2() {
+        if self.family.is_gpt2 {
             return self.gpt2_json(dtype);
         }
         let mut out = json!({
-            "architectures": [self.family.architecture()],
+            "architectures": [self.family.classes[0]],
             "model_type": self.family.name(),
             "attention_bias": false,
             "attention_dropout": 0.0,
@@ -364,7 +238,7 @@ impl ModelConfig {
             "dtype": dtype,
             "torch_dtype": dtype,
             "head_dim": self.head_dim,
-            "hidden_act": match self.family.activation() {
+            "hidden_act": match self.family.activation {
                 ActivationFunction::Silu => "silu",
                 ActivationFunction::GeluTanh => "gelu_pytorch_tanh",
             },
@@ -383,38 +257,8 @@ impl ModelConfig {
             "use_cache": true,
             "vocab_size": self.vocab_size,
         });
-        let sliding = self.extras.sliding.as_ref();
-        let window = json!(sliding.map(|sliding| sliding.window));
-        match self.family {
-            Family::Qwen3 | Family::Qwen2 => {
-                out["use_sliding_window"] = json!(sliding.is_some());
-                out["sliding_window"] = window;
-                out["max_window_layers"] = json!(sliding.map_or(self.num_hidden_layers, SlidingWindow::full_before));
-                if let Some(sliding) = sliding {
-                    out["layer_types"] = sliding.to_json();
-                }
-            }
-            Family::Qwen3Moe => {
-                out["use_sliding_window"] = json!(sliding.is_some());
-                out["sliding_window"] = window;
-                for (key, value) in self.extras.experts.iter().flat_map(Experts::to_json) {
-                    out[key] = value;
-                }
-            }
-            Family::Llama => out["mlp_bias"] = json!(false),
-            Family::Mistral => out["sliding_window"] = window, // without the key it would be 4096
-            Family::Gemma2 => {
-                let full = SlidingWindow { window: 1, layers: vec![false; self.num_hidden_layers] };
-                out["layer_types"] = sliding.unwrap_or(&full).to_json();
-                out["sliding_window"] = window;
-                out["hidden_activation"] = out["hidden_act"].clone();
-                out["query_pre_attn_scalar"] = json!(self.extras.query_pre_attn_scalar.map(extras::plain));
-                out["attn_logit_softcapping"] = json!(self.extras.attention_cap);
-                out["final_logit_softcapping"] = json!(self.extras.logit_cap);
-            }
-            Family::Gemma | Family::Gpt2 | Family::Olmo2 => {}
-        }
-        if let (true, Some(keys)) = (self.family.qkv_bias(), out.as_object_mut()) {
+        (self.family.write)(self, &mut out);
+        if let (true, Some(keys)) = (self.family.qkv_bias, out.as_object_mut()) {
             keys.shift_remove("attention_bias"); // it would apply to all four projections, but only o has this value
         }
         out
@@ -422,7 +266,7 @@ impl ModelConfig {
 
     fn gpt2_json(&self, dtype: &str) -> Value {
         json!({
-            "architectures": [self.family.architecture()],
+            "architectures": [self.family.classes[0]],
             "model_type": self.family.name(),
             "activation_function": "gelu_new",
             "bos_token_id": self.bos_token_id,

@@ -8,9 +8,11 @@ use serde::Deserialize;
 
 use super::device::MachineArgs;
 use super::hooks::{HookArgs, list};
-use super::{ModelArgs, encode, reach, row_ids, tensors};
-use switchyard::latent::Sequence;
-use switchyard::loading::Checkpoint;
+use super::reach::{self, HookRequest};
+use super::request::{KnownRows, Prompt, PromptArgs, Subject};
+use super::{ModelArgs, tensors};
+use switchyard::interventions::ChangeReport;
+use switchyard::loading::{Checkpoint, Loaded, RecordedLogits};
 use switchyard::machine::Machine;
 use switchyard::text::lines;
 
@@ -22,14 +24,10 @@ use switchyard::text::lines;
 pub struct Activations {
     #[command(flatten)]
     model: ModelArgs,
-    /// Token ids of one row: 1,2,3
-    #[arg(long, conflicts_with_all = ["prompt", "prompts"], allow_hyphen_values = true)]
-    ids: Option<String>,
-    /// Text of one row
-    #[arg(long, conflicts_with = "prompts", allow_hyphen_values = true)]
-    prompt: Option<String>,
+    #[command(flatten)]
+    text: PromptArgs,
     /// One row a line: {"prompt": "text"} or {"ids": [1, 2, 3]}
-    #[arg(long, value_name = "FILE.jsonl")]
+    #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["prompt", "ids"])]
     prompts: Option<PathBuf>,
     /// Hook points: 'blocks.*.hook_resid_post,blocks.-1.attn.hook_pattern@pos[3]'. After `@`: prompt, text[t], pos[p], pos[-1] (the last),
     /// latent[block,step]. Layers, positions and text tokens count from 0, blocks and latent steps from 1
@@ -69,60 +67,96 @@ impl Activations {
         if self.edit.list_hooks {
             return list(&opened);
         }
-        let out = self.out.as_deref().context("--out is missing: name the file to write")?;
-        tensors::check_out(out)?;
-        let rows = self.rows(&opened)?;
-        let latent = opened.switch().map(|ids| ids.latent);
-        let mut sequences = vec![];
-        for (row, ids) in rows.into_iter().enumerate() {
-            let whole = ids.len();
-            sequences.push(Sequence::new(row, ids, whole, latent)?);
-        }
-        let wanted = reach::HookRequest::read(self.hooks.as_deref().unwrap_or_default(), &sequences)?;
-        let specs = &wanted.specs;
-        ensure!(!specs.is_empty() || self.logits, "nothing to record: give --hooks, --logits or both");
-        let changes = self.edit.changes(&opened)?;
-        reach::check(specs, &changes, opened.config().num_hidden_layers, &sequences)?;
-        let ends: Vec<usize> = sequences.iter().map(|sequence| sequence.ids.len()).collect();
+        let request = CacheRequest {
+            prompts: self.prompts(&opened)?,
+            names: self.hooks.clone().unwrap_or_default(),
+            hooks: self.edit.hook.clone(),
+            logits: self.logits.into(),
+            out: self.out.clone().context("--out is missing: name the file to write")?,
+            allow_non_finite: self.allow_non_finite,
+        };
+        ensure!(self.hooks.is_some() || self.logits, "nothing to record: give --hooks, --logits or both");
+        let checked = request.check(&Subject::from(&opened))?;
         let opened = if self.allow_non_finite { opened.allowing_non_finite() } else { opened };
-        let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
-        let (mut recorded, _) = changes.run(
-            (&ends, 0),
-            |_| "no position of these rows reached it".into(),
-            |hooks| loaded.record(&sequences, specs, self.logits, hooks),
-        )?;
-        let from_end = wanted.named(&mut recorded, loaded.layers())?;
-        if !self.allow_non_finite {
-            tensors::check_finite(&recorded).context("--allow-non-finite writes them anyway")?;
-        }
-        tensors::write(out, (&self.model.named()?, loaded.layers()), &sequences, &recorded, &from_end)
+        checked.run(&opened.load_on(machine)?, &self.model.named()?).map(drop)
     }
 
-    fn rows(&self, opened: &Checkpoint) -> Result<Vec<Vec<u32>>> {
-        if let Some(file) = &self.prompts {
-            return read_lines(file, opened);
+    fn prompts(&self, opened: &Checkpoint) -> Result<Vec<Prompt>> {
+        match &self.prompts {
+            Some(file) => read_lines(file, opened),
+            None => Ok(vec![self.text.read()?.context("nothing to run: give --ids, --prompt or --prompts")?]),
         }
-        let ids = row_ids(opened, self.prompt.as_deref(), self.ids.as_deref())?;
-        let ids = ids.context("nothing to run: give --ids, --prompt or --prompts")?;
-        opened.check_ids(&ids)?;
-        Ok(vec![ids])
     }
 }
 
-fn read_lines(file: &Path, opened: &Checkpoint) -> Result<Vec<Vec<u32>>> {
+fn read_lines(file: &Path, opened: &Checkpoint) -> Result<Vec<Prompt>> {
     let mut rows = vec![];
     for (place, line) in lines(file)? {
-        let row = || -> Result<Vec<u32>> {
-            let ids = match serde_json::from_str(&line)? {
-                PromptLine { prompt: Some(prompt), ids: None } => encode(opened, &prompt)?,
-                PromptLine { prompt: None, ids: Some(ids) } => ids,
+        let row = || -> Result<_> {
+            let prompt = match serde_json::from_str(&line)? {
+                PromptLine { prompt: Some(prompt), ids: None } => Prompt::Text(prompt),
+                PromptLine { prompt: None, ids: Some(ids) } => Prompt::Ids(ids),
                 _ => bail!("expected either `prompt` or `ids`"),
             };
-            opened.check_ids(&ids)?;
-            Ok(ids)
+            Subject::from(opened).encode(&[prompt])
         };
-        rows.push(row().with_context(|| place.clone())?);
+        rows.extend(row().with_context(|| place.clone())?.into_iter().map(Prompt::Ids));
     }
     ensure!(!rows.is_empty(), "{}: no prompts, expected one JSON object per line", file.display());
     Ok(rows)
+}
+
+/// The activations of known texts, into a file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CacheRequest {
+    prompts: Vec<Prompt>,
+    /// Hooks to record.
+    names: String,
+    #[serde(default)]
+    hooks: Vec<String>,
+    #[serde(default)]
+    logits: RecordedLogits,
+    out: PathBuf,
+    #[serde(skip)]
+    allow_non_finite: bool,
+}
+
+/// A request that fits its model.
+pub(super) struct CheckedCache<'a> {
+    request: &'a CacheRequest,
+    known: KnownRows,
+    wanted: HookRequest,
+}
+
+impl CacheRequest {
+    /// # Errors
+    /// Prompts that do not fit the model; a hook that no position reaches; a file that cannot be written.
+    pub fn check(&self, model: &Subject) -> Result<CheckedCache<'_>> {
+        tensors::check_out(&self.out)?;
+        let known = KnownRows::check(model, &self.prompts, &self.hooks)?;
+        let wanted = HookRequest::read(&self.names, &known.rows)?;
+        reach::check(&wanted.specs, model.config.num_hidden_layers, &known.rows)?;
+        Ok(CheckedCache { request: self, known, wanted })
+    }
+}
+
+impl CheckedCache<'_> {
+    /// Runs the rows, and writes the file of the model of this name. Returns the effects of the changes.
+    ///
+    /// # Errors
+    /// Values that are not finite; a file that cannot be written. No partial file is left.
+    pub fn run(&self, loaded: &Loaded, name: &str) -> Result<Vec<ChangeReport>> {
+        let Self { request: CacheRequest { logits, out, allow_non_finite, .. }, known, wanted } = self;
+        let (mut recorded, fired) = known.run(|hooks| loaded.record(&known.rows, &wanted.specs, *logits, hooks))?;
+        let mut from_end = wanted.named(&mut recorded, loaded.layers())?;
+        if *logits == RecordedLogits::Last {
+            from_end.insert("logits".into(), known.rows.iter().map(|row| row.ids.len() - 1).collect());
+        }
+        if !allow_non_finite {
+            tensors::check_finite(&recorded).context("--allow-non-finite writes them anyway")?;
+        }
+        tensors::write(out, (name, loaded.layers()), &known.rows, &recorded, &from_end)?;
+        Ok(fired)
+    }
 }

@@ -15,10 +15,11 @@ use switchyard::latent::{
 };
 use switchyard::machine::memory::seconds_per_weight;
 use switchyard::machine::{self, Compute, Machine};
-use switchyard::method::{CrossEntropy, LrSchedule};
+use switchyard::method::CrossEntropy;
 use switchyard::model::lora::LoraSettings;
 use switchyard::model::{Decoder, Hooks, ModelConfig, Span};
 use switchyard::ops::{self, Cpu};
+use switchyard::parity::sft_settings;
 use switchyard::recipe::{Evaluation, Grpo, MOST_ROWS, Optimizer};
 use switchyard::train::grpo;
 use switchyard::train::rollouts::{Behaviour, Rollout, RolloutBatch, rollout_settings};
@@ -261,7 +262,7 @@ impl Bench {
     fn examined(&self, machine: &Machine, weights: f64, limit: Limit) -> Result<()> {
         let start = Instant::now();
         let opened = self.model.open()?;
-        let model = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype).model;
+        let model = opened.load_on(machine)?.model;
         let (config, device) = (model.config(), machine::name(&machine.device));
         print(&format!(
             "{}: {:.0} M parameters, {device}, {}, {} threads; loaded in {:.1} s\n",
@@ -296,9 +297,7 @@ impl Bench {
 
     /// Text tokens, or latent steps of one block for each row.
     fn decoding(&self, model: &Decoder, rows: usize, latent: bool, weights: f64, limit: Limit) -> Result<String> {
-        let prompts = tokens(model.config(), rows, BEFORE).into_iter().enumerate();
-        let requests: Vec<Request> =
-            prompts.map(|(problem, prompt)| Request { problem, prompt, rollout: 0, limit: None }).collect();
+        let requests = Request::all(tokens(model.config(), rows, BEFORE));
         let switch = latent.then(|| last_tokens(model.config())).transpose()?;
         let run = |new: usize| {
             let text = DecodeSettings { max_new_tokens: new, ..DecodeSettings::default() };
@@ -349,18 +348,8 @@ impl Bench {
         let config = trainer.model.config().clone();
         let row = |ids| Row { ids, prompt: 1, teacher: None, slots: vec![], noise: None };
         let batch: Vec<Row> = tokens(&config, rows, self.prompt).into_iter().map(row).collect();
-        let step = Sft {
-            name: "bench",
-            steps: 1,
-            schedule: LrSchedule { peak: 1e-4, warmup: 0, cosine_from: 1, steps: 1 },
-            latent_token: config.vocab_size as u32,
-            objective: &CrossEntropy::text(),
-            resets: &[],
-            restarts: &[],
-            accumulate: 1,
-            threads: machine.threads.min(rows),
-            checkpoint_every: 1,
-        };
+        let (objective, threads) = (&CrossEntropy::text(), machine.threads.min(rows));
+        let step = Sft { objective, threads, ..sft_settings(config.vocab_size as u32, 1) };
         // Backward costs twice the forward; frozen matrices need no weight gradient.
         let times = if self.lora.is_some() { 2.0 } else { 3.0 };
         let flops = times * (2.0 * config.token_weights() as f64 + attention(&config, self.prompt / 2));
@@ -375,8 +364,7 @@ impl Bench {
         let (mut trainer, dtype) = self.trainer(machine)?;
         let config = trainer.model.config().clone();
         let switch = last_tokens(&config)?;
-        let prompt = tokens(&config, 1, BEFORE).remove(0);
-        let request = Request { problem: 0, prompt, rollout: 0, limit: None };
+        let requests = Request::all(tokens(&config, 1, BEFORE));
         let (reasoning, grpo) = (Reasoning::default(), Grpo::default());
         let evaluation = Evaluation { max_new_tokens: self.new, ..Evaluation::default() };
         let settings = DecodeSettings { stop: vec![], ..rollout_settings(&grpo, &evaluation, &[switch.latent], 0) };
@@ -387,8 +375,7 @@ impl Bench {
         let what = format!("grpo {rollouts} x {}, {}", self.new, dtype.name());
         self.measured(&what, rollouts * self.new, TokenCost { flops, bytes: 0.0 }, limit, || {
             let policy = trainer.policy();
-            let traces =
-                decode(behaviour.decode(&policy), std::slice::from_ref(&request), rollouts, &mut Hooks::none())?;
+            let traces = decode(behaviour.decode(&policy), &requests, rollouts, &mut Hooks::none())?;
             let advantage = |i: usize| if i.is_multiple_of(2) { 1.0 } else { -1.0 };
             let each = traces.into_iter().enumerate();
             let sampled = RolloutBatch {

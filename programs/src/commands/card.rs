@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::device::MachineArgs;
 use super::runner::Runner;
-use super::selection::Selection;
+use super::selection::{OutArgs, Selection};
 use super::targets::Targets;
 use super::{is_dry, print};
 use crate::report::folder::Folder;
@@ -29,15 +29,8 @@ pub(super) struct Card {
     /// On 100 problems, unless --problems says how many
     #[arg(long)]
     quick: bool,
-    /// Folder for rows and report. By default runs/reports/<name of the run or model>; if that has rows of other settings, NAME.2
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Continue a run that was stopped
-    #[arg(long)]
-    resume: bool,
-    /// Overwrite a card that was made with more problems, or of other weights under the same name
-    #[arg(long)]
-    replace: bool,
+    #[command(flatten)]
+    rows: OutArgs,
     #[command(flatten)]
     machine: MachineArgs,
 }
@@ -50,19 +43,20 @@ impl Card {
     }
 
     fn run_on(&self, machine: &Machine) -> Result<()> {
-        let Self { out, resume, replace, quick, .. } = self.clone();
         let mut targets = self.targets.clone();
-        targets.problems = targets.problems.or(quick.then_some(100));
-        let chosen = &Selection { only: vec![CardRow::NAME.to_owned()], out, resume, replace, ..Selection::default() };
+        targets.problems = targets.problems.or(self.quick.then_some(100));
         let (program, targets, settings) = ("probe", &targets, &Settings::default());
+        let chosen = &Selection::one(CardRow::NAME, &self.rows);
         let runner = Runner { program, targets, chosen, settings, blocks: BlockOrigin::Own, less: false };
         let written = runner.run(machine)?;
-        if is_dry() {
-            return Ok(());
-        }
-        let folders: Vec<Folder> = written.iter().map(|folder| Folder::open(folder)).collect::<Result<_>>()?;
-        let page = render::default_page(&folders);
-        render::report(&folders, &page)?;
-        print(&format!("{}\n", page.display()))
+        if is_dry() { Ok(()) } else { print_report(&written) }
     }
+}
+
+/// Writes the report of these folders and prints its page.
+pub(super) fn print_report<'a>(folders: impl IntoIterator<Item = &'a PathBuf>) -> Result<()> {
+    let folders: Vec<Folder> = folders.into_iter().map(|folder| Folder::open(folder)).collect::<Result<_>>()?;
+    let page = render::default_page(&folders);
+    render::report(&folders, &page)?;
+    print(&format!("{}\n", page.display()))
 }

@@ -17,20 +17,19 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::ModelArgs;
 use super::device::MachineArgs;
-use super::generate::DecodeArgs;
+use super::generate::{DecodeArgs, GenerateRequest, replay};
 use super::http::{Head, HttpRequest, requests};
-use super::lens::{named, token};
+use super::lens::{named, patterns, tokens};
+use super::request::{Prompt, Subject};
 use super::session::Room;
-use super::tensors::FromEnd;
 use super::unknown_words::unknown_words;
-use super::{ModelArgs, tensors};
 use crate::report::explorer;
 use switchyard::guard::read_text;
-use switchyard::latent::{Sequence, Trace};
+use switchyard::interventions::Changes;
+use switchyard::latent::Trace;
 use switchyard::method::Recipe;
-use switchyard::model::Hooks;
-use switchyard::model::hooks::parse_specs;
 use switchyard::progress::{say, set_abandoned, show, stop_asked};
 use switchyard::store::{hex, remove_listed};
 use switchyard::tasks::Split;
@@ -101,7 +100,7 @@ impl Explore {
             let name = self.model.named()?;
             let listener = TcpListener::bind(("127.0.0.1", self.port))
                 .with_context(|| format!("--port {}: omit it, or use another", self.port))?;
-            let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
+            let loaded = opened.load_on(machine)?;
             let files = tempfile::tempdir().context("cannot make a folder for latent steps")?;
             let examples = examples(&name);
             let explorer = ExploreState { room: Room { name, loaded }, examples, files, made: AtomicUsize::new(0) };
@@ -223,39 +222,40 @@ impl ExploreState {
 
     fn see(&self, see: See) -> Result<Value> {
         check_hooks(&see.hooks)?;
-        let settings = self.room.settings(&see.settings)?;
-        let mut hooks = see.hooks;
+        let loaded = &self.room.loaded;
+        let request = |prompt: &str, hooks: &[String]| {
+            let (prompts, settings) = (vec![Prompt::Ids(self.ids(prompt, see.chat)?)], see.settings.clone());
+            anyhow::Ok(GenerateRequest { prompts, hooks: hooks.to_vec(), settings, ..GenerateRequest::default() })
+        };
+        let mut hooks = see.hooks.clone();
         let mut donor = None;
         if let Some(other) = &see.other {
-            let thoughts = parse_specs(INJECTED)?;
-            let there = self.room.continued(vec![self.ids(other, see.chat)?], &[], &settings, &thoughts);
-            let there = there.context("the other prompt")?;
             let file = self.file();
-            let rows: Vec<Sequence> =
-                there.traces.iter().map(|trace| self.room.loaded.row(trace)).collect::<Result<_>>()?;
-            let about = (self.room.name.as_str(), self.room.loaded.layers());
-            tensors::write(&file, about, &rows, &there.recorded, &FromEnd::new())?;
+            let there =
+                GenerateRequest { record: Some(INJECTED.into()), out: Some(file.clone()), ..request(other, &[])? };
+            let run = |there: GenerateRequest| there.check(&Subject::from(loaded))?.run(loaded, &self.room.name, None);
+            run(there).context("the other prompt")?;
             hooks.push(format!("{INJECTED}=swap:{}", file.display()));
             donor = Some(file.display().to_string());
         }
-        let done = self.room.continued(vec![self.ids(&see.prompt, see.chat)?], &hooks, &settings, &[])?;
+        let checked = request(&see.prompt, &hooks)?.check(&Subject::from(loaded))?;
+        let done = checked.run(loaded, &self.room.name, None)?;
         let trace = done.traces.into_iter().next().context("the decoder returned nothing")?;
-        let (row, seed) = (self.room.loaded.row(&trace)?, settings.sampling.seed);
-        let readings =
-            self.under(&row, &trace, (&hooks, seed), |attached| self.room.loaded.lens(&row, TOP, attached))?;
-        let layers: Vec<_> = readings.iter().map(|layer| named(&self.room.loaded, layer)).collect();
-        let words: Vec<String> = row.ids.iter().map(|id| token(&self.room.loaded, *id)).collect();
+        let (row, seed) = (loaded.row(&trace)?, checked.settings.sampling.seed);
+        let readings = replay((&row, &trace), &checked.changes, seed, |attached| loaded.lens(&row, TOP, attached))?;
+        let layers: Vec<_> = readings.iter().map(|layer| named(loaded, layer)).collect();
+        let words = tokens(loaded, &row);
         let steps: Vec<String> = row.steps.iter().map(ToString::to_string).collect();
         let mut fired = done.fired;
         // The page names the other prompt, not the file of its latent steps.
         if let Some(file) = &donor {
             fired.iter_mut().for_each(|report| report.hook = report.hook.replace(file, "the other prompt"));
         }
-        let vocabulary = self.room.loaded.vocabulary.as_ref();
+        let vocabulary = loaded.vocabulary.as_ref();
         let prompts = std::iter::once(see.prompt.as_str()).chain(see.other.as_deref());
         let warning = vocabulary.map(|known| unknown_words(known, "prompts", prompts)).transpose()?.flatten();
         Ok(json!({
-            "words": words, "steps": steps, "says": layers, "trace": trace, "text": self.room.loaded.said(&trace)?, "hooks": hooks,
+            "words": words, "steps": steps, "says": layers, "trace": trace, "text": loaded.said(&trace)?, "hooks": hooks,
             "fired": fired, "warning": warning,
         }))
     }
@@ -265,29 +265,11 @@ impl ExploreState {
         check_hooks(hooks)?;
         let row = self.room.loaded.row(trace)?;
         ensure!(at < row.ids.len(), "place {at} of {}", row.ids.len());
-        let name = format!("{PATTERN}@pos[{at}]");
-        let kept = self.under(&row, trace, (hooks, 0), |attached| {
-            self.room.loaded.record(std::slice::from_ref(&row), &parse_specs(&name)?, false, attached)
-        })?;
-        let heads = self.room.loaded.model.config().num_attention_heads;
-        let of = |pattern: Vec<f32>| -> Vec<Vec<f32>> {
-            pattern.chunks(pattern.len() / heads).map(|weights| weights[..weights.len().min(at + 1)].to_vec()).collect()
-        };
-        let layers: Vec<Vec<Vec<f32>>> = kept.iter().map(|layer| Ok(of(layer.at(0, at)?))).collect::<Result<_>>()?;
+        let changes = Changes::read(hooks, self.room.loaded.model.config())?;
+        let mut layers =
+            replay((&row, trace), &changes, 0, |attached| patterns(&self.room.loaded, &row, at, attached))?;
+        layers.iter_mut().flatten().for_each(|weights| weights.truncate(at + 1));
         Ok(json!({ "pattern": layers }))
-    }
-
-    /// Runs a known sequence under the changes of its own run.
-    fn under<T>(
-        &self,
-        row: &Sequence,
-        trace: &Trace,
-        (hooks, seed): (&[String], u64),
-        work: impl FnOnce(Hooks<'_>) -> Result<T>,
-    ) -> Result<T> {
-        let known = trace.prompt.len().min(row.ids.len());
-        let again = |_: &T| "it only fires where a token is drawn".to_owned();
-        Ok(self.room.changes(hooks)?.run((&[known], seed), again, work)?.0)
     }
 
     fn file(&self) -> PathBuf {
@@ -328,4 +310,3 @@ fn check_hooks(hooks: &[String]) -> Result<()> {
 }
 
 const INJECTED: &str = "latent.hook_injected";
-const PATTERN: &str = "blocks.*.attn.hook_pattern";

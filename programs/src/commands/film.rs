@@ -5,14 +5,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 
+use super::card::print_report;
 use super::committed::fixture_path;
 use super::device::MachineArgs;
+use super::is_dry;
 use super::runner::Runner;
-use super::selection::Selection;
+use super::selection::{OutArgs, Selection};
 use super::targets::{FIXTURE, Targets, examined, is_run};
-use super::{is_dry, print};
-use crate::report::folder::Folder;
-use crate::report::render;
 use switchyard::experiments::Settings;
 use switchyard::machine::Machine;
 use switchyard::schema::{BlockOrigin, FilmRow, RowFile};
@@ -36,15 +35,8 @@ pub(super) struct Film {
     /// Latent steps that are replaced one at a time, from the first, at most
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
     steps: u16,
-    /// Folder for rows and report. By default runs/reports/<name of the run>; if that has rows of other settings, NAME.2
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Continue a film that was stopped
-    #[arg(long)]
-    resume: bool,
-    /// Overwrite a film that was made with more problems, or of other weights under the same name
-    #[arg(long)]
-    replace: bool,
+    #[command(flatten)]
+    rows: OutArgs,
     #[command(flatten)]
     machine: MachineArgs,
 }
@@ -71,16 +63,13 @@ impl Film {
         );
         let mut settings = Settings::default();
         (settings.film.steps, settings.film.frames) = (usize::from(self.steps), frames.clone());
-        let mut folder = self.out.clone();
+        let mut rows = self.rows.clone();
         // One after another: the checkpoints of a run need not fit into memory together.
         for frame in frames {
-            folder = self.frame(&run, frame, &settings, folder, machine)?;
+            let folder = self.frame(&run, frame, &settings, &rows, machine)?;
+            rows.out = folder.or(rows.out);
         }
-        let Some(folder) = folder.filter(|_| !is_dry()) else { return Ok(()) };
-        let folders = [Folder::open(&folder)?];
-        let page = render::default_page(&folders);
-        render::report(&folders, &page)?;
-        print(&format!("{}\n", page.display()))
+        if is_dry() { Ok(()) } else { print_report(&rows.out) }
     }
 
     /// Measures one checkpoint; returns the folder of its rows.
@@ -89,7 +78,7 @@ impl Film {
         run: &Path,
         frame: String,
         settings: &Settings,
-        out: Option<PathBuf>,
+        rows: &OutArgs,
         machine: &Machine,
     ) -> Result<Option<PathBuf>> {
         let targets = &Targets {
@@ -98,10 +87,8 @@ impl Film {
             problems: self.problems,
             ..Targets::default()
         };
-        let Self { resume, replace, .. } = *self;
-        let only = vec![FilmRow::NAME.to_owned()];
-        let chosen = &Selection { only, out: out.clone(), resume, replace, ..Selection::default() };
+        let chosen = &Selection::one(FilmRow::NAME, rows);
         let runner = Runner { program: "probe", targets, chosen, settings, blocks: BlockOrigin::Own, less: false };
-        Ok(runner.run(machine)?.pop_first().or(out))
+        Ok(runner.run(machine)?.pop_first())
     }
 }

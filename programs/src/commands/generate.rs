@@ -6,20 +6,22 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::device::MachineArgs;
 use super::hooks::{HookArgs, Reach, list};
 use super::lens::token;
-use super::render::{decode as to_text, render};
+use super::render::render;
+use super::request::{Prompt, PromptArgs, Subject};
 use super::tensors::FromEnd;
 use super::unknown_words::warn_of_unknown;
-use super::{ModelArgs, print, print_styled, row_ids, tensors};
+use super::{ModelArgs, print, print_styled, tensors};
 use switchyard::interventions::{ChangeReport, Changes};
-use switchyard::latent::{Decode, DecodeSettings, End, Reasoning, Request, Sampling, Trace, decode};
+use switchyard::latent::{Decode, DecodeSettings, End, Request, Sampling, Sequence, Trace, decode};
 use switchyard::loading::{Checkpoint, Loaded};
 use switchyard::machine::Machine;
-use switchyard::model::hooks::{RecordedTensor, Recording, parse_specs};
+use switchyard::model::hooks::{Recording, parse_specs};
 use switchyard::model::{HookSpec, Hooks, Step};
 use switchyard::progress::{go_on, say, stop_flag};
 use switchyard::text::{Chat, Vocabulary};
@@ -29,12 +31,8 @@ use switchyard::text::{Chat, Vocabulary};
 pub struct Generate {
     #[command(flatten)]
     model: ModelArgs,
-    /// Text to continue
-    #[arg(long, conflicts_with = "ids", allow_hyphen_values = true)]
-    prompt: Option<String>,
-    /// Token ids to continue: 1,2,3
-    #[arg(long, allow_hyphen_values = true)]
-    ids: Option<String>,
+    #[command(flatten)]
+    text: PromptArgs,
     /// Apply the model's chat template to the prompt
     #[arg(long, requires = "prompt")]
     chat: bool,
@@ -45,24 +43,39 @@ pub struct Generate {
     #[arg(long, requires = "chat", value_name = "JSON")]
     chat_template_kwargs: Option<String>,
     #[command(flatten)]
-    decoding: DecodeArgs,
+    request: GenerateRequest,
     /// Show the most probable next token at each latent step (logit lens of the last layer)
     #[arg(long, conflicts_with = "json")]
     lens: bool,
     /// Print one JSON object: tokens (new ids, without latents), text, trace
     #[arg(long)]
     json: bool,
-    /// Record activations while generating, latent steps included: 'blocks.*.hook_resid_post,latent.hook_injected'. After
-    /// `@`: prompt, text[t], pos[p], latent[block,step]; blocks and latent steps count from 1
-    #[arg(long, value_name = "PATTERN[,PATTERN]", requires = "out")]
-    record: Option<String>,
-    /// File of the recording. The last token is drawn but not fed: it has no activations
-    #[arg(long, value_name = "FILE.safetensors", requires = "record")]
-    out: Option<PathBuf>,
     #[command(flatten)]
     edit: HookArgs,
     #[command(flatten)]
     machine: MachineArgs,
+}
+
+/// Continue prompts, alone or as a batch.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GenerateRequest {
+    #[arg(skip)]
+    pub prompts: Vec<Prompt>,
+    /// Changes.
+    #[arg(skip)]
+    #[serde(default)]
+    pub hooks: Vec<String>,
+    #[command(flatten)]
+    #[serde(default)]
+    pub settings: DecodeArgs,
+    /// Record activations while generating, latent steps included: 'blocks.*.hook_resid_post,latent.hook_injected'. After
+    /// `@`: prompt, text[t], pos[p], latent[block,step]; blocks and latent steps count from 1
+    #[arg(long, value_name = "PATTERN[,PATTERN]", requires = "out")]
+    pub record: Option<String>,
+    /// File of the recording. The last token is drawn but not fed: it has no activations
+    #[arg(long, value_name = "FILE.safetensors", requires = "record")]
+    pub out: Option<PathBuf>,
 }
 
 switchyard::settings! {
@@ -96,8 +109,9 @@ switchyard::settings! {
 }
 
 impl DecodeArgs {
-    /// Of a model that reasons so and ends its texts with these tokens.
-    pub(super) fn settings(&self, trained: &Reasoning, stop: &[u32]) -> Result<DecodeSettings> {
+    /// The settings of a decode by this model.
+    fn settings(&self, model: &Subject) -> Result<DecodeSettings> {
+        let trained = &model.reasoning;
         let &Self { temperature, top_k, top_p, seed, max_new_tokens, .. } = self;
         // A bound named alone adjusts the other one.
         let k_min = self.k_min.unwrap_or_else(|| trained.k_min.min(self.k_cap.unwrap_or(trained.k_cap)));
@@ -115,7 +129,7 @@ impl DecodeArgs {
             k_min,
             k_cap,
             max_new_tokens,
-            stop: if self.ignore_eos { vec![] } else { stop.to_vec() },
+            stop: if self.ignore_eos { vec![] } else { model.stop.to_vec() },
             ..DecodeSettings::default()
         };
         settings.check()?;
@@ -135,58 +149,26 @@ impl Generate {
         if self.edit.list_hooks {
             return list(&opened);
         }
-        let reasoning = opened.reasoning.clone().unwrap_or_default();
-        let settings = self.decoding.settings(&reasoning, &opened.stop)?;
-        let prompt = self.checked_prompt(&opened)?;
-        let changes = self.edit.changes(&opened)?;
-        let specs = self.record.as_deref().map(parse_specs).transpose()?.unwrap_or_default();
-        let reach = Reach::new(&reasoning.blocks, opened.switch().is_some(), &settings, prompt.len());
-        reach.check(&specs, &changes, opened.config().num_hidden_layers)?;
-        self.out.as_deref().map_or(Ok(()), tensors::check_out)?;
-        let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
-        let Generation { traces, recorded, fired } =
-            continue_prompts(&loaded, vec![prompt], &settings, &changes, &specs, Some(stop_flag()))?;
+        let prompts = vec![self.prompt(&opened)?];
+        let request = GenerateRequest { prompts, hooks: self.edit.hook.clone(), ..self.request.clone() };
+        let checked = request.check(&Subject::from(&opened))?;
+        let loaded = opened.load_on(machine)?;
+        let Generation { traces, fired } = checked.run(&loaded, &self.model.named()?, Some(stop_flag()))?;
         let trace = traces.first().context("the decoder returned nothing")?;
-        if let Some(out) = &self.out {
-            let (name, rows) = (self.model.named()?, [loaded.row(trace)?]);
-            tensors::write(out, (&name, loaded.layers()), &rows, &recorded, &FromEnd::new())?;
-        }
-        let thinks =
-            if self.lens { Some(read_latents(trace, &loaded, &changes, settings.sampling.seed)?) } else { None };
+        let thinks = self.lens.then(|| read_latents(trace, &loaded, &checked)).transpose()?;
         self.show(trace, &loaded, &fired, thinks.as_deref())?;
         if trace.end == End::Cancelled { Ok(go_on()?) } else { Ok(()) }
     }
 
-    fn checked_prompt(&self, opened: &Checkpoint) -> Result<Vec<u32>> {
-        let prompt = self.prompt_ids(opened)?;
-        opened.check_ids(&prompt)?;
-        if let Some(ids) = opened.switch() {
-            ensure!(!prompt.contains(&ids.latent), "the prompt has <latent>: latent steps are computed, not given");
-        }
-        let (n, most) = (prompt.len(), opened.config().max_position_embeddings);
-        ensure!(
-            !opened.config().family.learned_positions() || n + self.decoding.max_new_tokens <= most,
-            "the prompt's {n} tokens and --max-new-tokens {} exceed the {most} positions of the model: use fewer",
-            self.decoding.max_new_tokens
-        );
-        ensure!(
-            n < most,
-            "the prompt has {n} tokens, and the model has {most} positions (max_position_embeddings): no position is left for a response"
-        );
-        Ok(prompt)
-    }
-
-    fn prompt_ids(&self, opened: &Checkpoint) -> Result<Vec<u32>> {
-        let (Some(prompt), true) = (&self.prompt, self.chat) else {
-            let ids = row_ids(opened, self.prompt.as_deref(), self.ids.as_deref())?;
-            return ids.context("nothing to continue: give --prompt or --ids");
-        };
-        ensure!(!prompt.is_empty(), "the prompt is empty: give at least one token");
+    /// The prompt, in its chat template if requested.
+    fn prompt(&self, opened: &Checkpoint) -> Result<Prompt> {
+        let prompt = self.text.read()?.context("nothing to continue: give --prompt or --ids")?;
+        let (Prompt::Text(text), true) = (&prompt, self.chat) else { return Ok(prompt) };
         let vocabulary = opened.text()?;
-        warn_of_unknown(vocabulary, "prompts", std::iter::once(prompt.as_str()))?;
+        warn_of_unknown(vocabulary, "prompts", std::iter::once(text.as_str()))?;
         let chat = self.chat(opened, vocabulary)?;
         say(&format!("prompted by {}", chat.describe()));
-        chat.encode(vocabulary, prompt)
+        chat.encode(vocabulary, text).map(Prompt::Ids)
     }
 
     /// The requested chat template.
@@ -204,8 +186,7 @@ impl Generate {
     fn show(&self, trace: &Trace, loaded: &Loaded, fired: &[ChangeReport], thinks: Option<&[String]>) -> Result<()> {
         let vocabulary = loaded.vocabulary.as_ref();
         if self.json {
-            let text = vocabulary.map(|_| to_text(&trace.text(), vocabulary)).transpose()?;
-            let mut all = json!({ "tokens": trace.visible(), "text": text, "trace": trace });
+            let mut all = answer(trace, loaded)?;
             if !fired.is_empty() {
                 all["hooks"] = serde_json::to_value(fired)?;
             }
@@ -234,12 +215,31 @@ impl Generate {
     }
 }
 
-/// The most probable next token at each latent step, in the same run: with its changes.
-fn read_latents(trace: &Trace, loaded: &Loaded, changes: &Changes, seed: u64) -> Result<Vec<String>> {
-    let row = loaded.row(trace)?;
+/// The tokens, text and trace of a row.
+pub(super) fn answer(trace: &Trace, loaded: &Loaded) -> Result<Value> {
+    let text = loaded.vocabulary.as_ref().map(|_| loaded.said(trace)).transpose()?;
+    Ok(json!({ "tokens": trace.visible(), "text": text, "trace": trace }))
+}
+
+/// Runs a trace again, as a known sequence, under the changes of its decode.
+///
+/// # Errors
+/// A change that does not fire again; failures of `work`.
+pub(super) fn replay<T>(
+    (row, trace): (&Sequence, &Trace),
+    changes: &Changes,
+    seed: u64,
+    work: impl FnOnce(Hooks<'_>) -> Result<T>,
+) -> Result<T> {
     let known = trace.prompt.len().min(row.ids.len());
-    let again = |_: &_| "it only fires where a token is drawn".to_owned();
-    let (layers, _) = changes.run((&[known], seed), again, |hooks| loaded.lens(&row, 1, hooks))?;
+    let again = |_: &T| "it only fires where a token is drawn".to_owned();
+    Ok(changes.run((&[known], seed), again, work)?.0)
+}
+
+/// The most probable next token at each latent step, in the same run: with its changes.
+fn read_latents(trace: &Trace, loaded: &Loaded, checked: &CheckedGeneration) -> Result<Vec<String>> {
+    let (row, seed) = (loaded.row(trace)?, checked.settings.sampling.seed);
+    let layers = replay((&row, trace), &checked.changes, seed, |hooks| loaded.lens(&row, 1, hooks))?;
     let readings = layers.last().context("a model without layers")?.iter().zip(&row.steps);
     let latents = readings.filter(|(_, step)| matches!(step, Step::Latent { .. }));
     Ok(latents.map(|(reading, _)| reading.first().map_or_else(String::new, |(id, _)| token(loaded, *id))).collect())
@@ -252,48 +252,98 @@ fn describe_counts(trace: &Trace) -> String {
     format!("{tokens} tokens, {latents} latent steps in {blocks} block{s}")
 }
 
+/// A request that fits its model.
+pub(super) struct CheckedGeneration {
+    prompts: Vec<Vec<u32>>,
+    pub settings: DecodeSettings,
+    pub changes: Changes,
+    specs: Vec<HookSpec>,
+    out: Option<PathBuf>,
+}
+
 pub(super) struct Generation {
     pub traces: Vec<Trace>,
-    pub recorded: Vec<RecordedTensor>,
     /// Effect of each change.
     pub fired: Vec<ChangeReport>,
 }
 
-/// Continues prompts in a batch under changes, and records `specs`. `cancel` ends it with the results so far.
-///
-/// # Errors
-/// A place that no row reached; logits or values that are not finite.
-pub(super) fn continue_prompts(
-    loaded: &Loaded,
-    prompts: Vec<Vec<u32>>,
-    settings: &DecodeSettings,
-    changes: &Changes,
-    specs: &[HookSpec],
-    cancel: Option<&AtomicBool>,
-) -> Result<Generation> {
-    let recording = Recording::for_model(specs, loaded.model.config())?;
-    let ends: Vec<usize> = prompts.iter().map(Vec::len).collect();
-    let requests = prompts.into_iter().enumerate();
-    let requests: Vec<Request> =
-        requests.map(|(problem, prompt)| Request { problem, prompt, rollout: 0, limit: None }).collect();
-    let ran = |traces: &Vec<Trace>| match traces.as_slice() {
-        [trace] => describe_counts(trace),
-        _ => "no row reached it".to_owned(),
-    };
-    let (traces, fired) = changes.run((&ends, settings.sampling.seed), ran, |hooks| {
-        // A separate variable: these hooks also borrow the recording.
-        let mut hooks: Hooks = hooks;
-        recording.attach(&mut hooks, loaded.layers())?;
-        let traces = decode(Decode { cancel, ..loaded.decode(settings) }, &requests, 1, &mut hooks)?;
-        let wild = traces.iter().find(|trace| trace.end == End::NonFinite).map(Trace::visible_tokens);
-        wild.map_or(Ok(traces), |n| {
-            let changed =
-                if changes.is_empty() { "" } else { ", or a --hook replaces values by ones that are too large or NaN" };
-            bail!("the logits after {n} new tokens are not finite: the weights contain or produce NaN{changed}")
-        })
-    })?;
-    let recorded =
-        if specs.is_empty() { vec![] } else { recording.tensors(traces.len()).with_context(|| ran(&traces))? };
-    tensors::check_finite(&recorded)?;
-    Ok(Generation { traces, recorded, fired })
+impl GenerateRequest {
+    /// # Errors
+    /// A prompt or setting that does not fit the model; a hook that no position can reach.
+    pub fn check(&self, model: &Subject) -> Result<CheckedGeneration> {
+        ensure!(!self.prompts.is_empty(), "no prompts");
+        ensure!(self.record.is_some() == self.out.is_some(), "`record` and `out` go together");
+        let settings = self.settings.settings(model)?;
+        let prompts = model.encode(&self.prompts)?;
+        prompts.iter().try_for_each(|prompt| self.check_prompt(prompt, model))?;
+        let changes = Changes::read(&self.hooks, model.config)?;
+        let specs = self.record.as_deref().map(parse_specs).transpose()?.unwrap_or_default();
+        let (blocks, switches) = (&model.reasoning.blocks, model.switch.is_some());
+        let check = |prompt, specs: &[HookSpec]| {
+            let reach = Reach::new(blocks, switches, &settings, prompt);
+            reach.check(specs, &changes, model.config.num_hidden_layers)
+        };
+        check(prompts.iter().map(Vec::len).max().unwrap_or_default(), &specs)?;
+        // A change that reaches the longest row may miss another.
+        for (index, prompt) in prompts.iter().enumerate().filter(|_| prompts.len() > 1) {
+            check(prompt.len(), &[]).with_context(|| format!("prompts[{index}]"))?;
+        }
+        self.out.as_deref().map_or(Ok(()), tensors::check_out)?;
+        Ok(CheckedGeneration { prompts, settings, changes, specs, out: self.out.clone() })
+    }
+
+    fn check_prompt(&self, prompt: &[u32], model: &Subject) -> Result<()> {
+        if let Some(ids) = model.switch {
+            ensure!(!prompt.contains(&ids.latent), "the prompt has <latent>: latent steps are computed, not given");
+        }
+        let (n, new, most) = (prompt.len(), self.settings.max_new_tokens, model.config.max_position_embeddings);
+        ensure!(
+            !model.config.family.learned_positions || n + new <= most,
+            "the prompt's {n} tokens and --max-new-tokens {new} exceed the {most} positions of the model: use fewer"
+        );
+        ensure!(
+            n < most,
+            "the prompt has {n} tokens, and the model has {most} positions (max_position_embeddings): no position is left for a response"
+        );
+        Ok(())
+    }
+}
+
+impl CheckedGeneration {
+    /// Continues the prompts in a batch under the changes, and writes the recording of the model of this name. `cancel` ends it with the
+    /// results so far.
+    ///
+    /// # Errors
+    /// A place that no row reached; logits or values that are not finite.
+    pub fn run(&self, loaded: &Loaded, name: &str, cancel: Option<&AtomicBool>) -> Result<Generation> {
+        let Self { prompts, settings, changes, specs, out } = self;
+        let recording = Recording::for_model(specs, loaded.model.config())?;
+        let ends: Vec<usize> = prompts.iter().map(Vec::len).collect();
+        let requests = Request::all(prompts.iter().cloned());
+        let ran = |traces: &Vec<Trace>| match traces.as_slice() {
+            [trace] => describe_counts(trace),
+            _ => "no row reached it".to_owned(),
+        };
+        let (traces, fired) = changes.run((&ends, settings.sampling.seed), ran, |hooks| {
+            // A separate variable: these hooks also borrow the recording.
+            let mut hooks: Hooks = hooks;
+            recording.attach(&mut hooks, loaded.layers())?;
+            let traces = decode(Decode { cancel, ..loaded.decode(settings) }, &requests, 1, &mut hooks)?;
+            let wild = traces.iter().find(|trace| trace.end == End::NonFinite).map(Trace::visible_tokens);
+            wild.map_or(Ok(traces), |n| {
+                let changed = match changes.is_empty() {
+                    true => "",
+                    false => ", or a --hook replaces values by ones that are too large or NaN",
+                };
+                bail!("the logits after {n} new tokens are not finite: the weights contain or produce NaN{changed}")
+            })
+        })?;
+        if let Some(out) = out {
+            let recorded = recording.tensors(traces.len()).with_context(|| ran(&traces))?;
+            tensors::check_finite(&recorded)?;
+            let rows: Vec<Sequence> = traces.iter().map(|trace| loaded.row(trace)).collect::<Result<_>>()?;
+            tensors::write(out, (name, loaded.layers()), &rows, &recorded, &FromEnd::new())?;
+        }
+        Ok(Generation { traces, fired })
+    }
 }

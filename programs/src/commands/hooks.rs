@@ -16,17 +16,10 @@ pub(crate) struct HookArgs {
     /// 'blocks.3.hook_resid_post@latent[*,2]=zero' or 'blocks.2.attn.hook_z[head=0,3]@pos[-1]=zero'. FILE is written by --record, or has
     /// one safetensors tensor with the size of one place. Repeatable
     #[arg(long = "hook", value_name = "HOOK=CHANGE")]
-    hook: Vec<String>,
+    pub hook: Vec<String>,
     /// List the model's hooks with their shapes (B rows, L positions, T keys), and stop
     #[arg(long)]
     pub list_hooks: bool,
-}
-
-impl HookArgs {
-    /// The changes, parsed and checked, including files.
-    pub fn changes(&self, opened: &Checkpoint) -> Result<Changes> {
-        Changes::read(&self.hook, opened.config())
-    }
 }
 
 /// Prints one line per hook, with a pattern for hooks of every layer.

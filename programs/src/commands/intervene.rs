@@ -186,21 +186,30 @@ impl Intervene {
     /// The recipe's settings, overridden by the command line.
     fn settings(&self) -> Result<Settings> {
         let mut settings = self.chosen.settings()?;
-        let config = &mut settings.latent_intervention;
-        put(&mut config.modes, self.modes.clone());
-        put(&mut config.steps, self.steps.clone());
-        put(&mut config.later, self.later.clone());
-        put(&mut config.at, self.at.clone());
-        config.draws = self.draws.unwrap_or(config.draws);
-        let hooks = &mut settings.hook_intervention;
-        put(&mut hooks.hooks, self.hook.clone());
-        put(&mut hooks.heads, self.heads.clone());
-        put(&mut hooks.positions, self.positions.clone());
-        put(&mut hooks.steps, self.steps.clone());
-        put(&mut hooks.modes, self.modes.clone());
-        hooks.draws = self.draws.unwrap_or(hooks.draws);
+        set_changes(&mut settings, (&self.modes, &self.steps), &self.hook, self.draws);
+        put(&mut settings.latent_intervention.later, self.later.clone());
+        put(&mut settings.latent_intervention.at, self.at.clone());
+        put(&mut settings.hook_intervention.heads, self.heads.clone());
+        put(&mut settings.hook_intervention.positions, self.positions.clone());
         let patching = &mut settings.activation_patching;
         patching.pairs = self.pairs.map_or(patching.pairs, |pairs| pairs as usize);
         Ok(settings)
     }
+}
+
+/// Sets what is named, of the interventions in latent inputs and at hook points.
+pub(super) fn set_changes(
+    settings: &mut Settings,
+    (modes, steps): (&[String], &[Steps]),
+    hooks: &[Change],
+    draws: Option<usize>,
+) {
+    let (latents, at_hooks) = (&mut settings.latent_intervention, &mut settings.hook_intervention);
+    put(&mut latents.modes, modes.to_vec());
+    put(&mut at_hooks.modes, modes.to_vec());
+    put(&mut latents.steps, steps.to_vec());
+    put(&mut at_hooks.steps, steps.to_vec());
+    put(&mut at_hooks.hooks, hooks.to_vec());
+    latents.draws = draws.unwrap_or(latents.draws);
+    at_hooks.draws = draws.unwrap_or(at_hooks.draws);
 }

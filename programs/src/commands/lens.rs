@@ -5,18 +5,20 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::device::MachineArgs;
 use super::hooks::HookArgs;
+use super::request::{KnownRows, Prompt, PromptArgs, Subject};
 use super::table::{WIDTH, fitted};
 use super::unknown_words::warn_of_unknown;
-use super::{ModelArgs, print, row_ids};
+use super::{ModelArgs, print};
 use switchyard::guard::read_text;
 use switchyard::latent::{HiddenState, Sequence};
 use switchyard::loading::{Loaded, Reading};
 use switchyard::machine::threads;
 use switchyard::model::Hooks;
+use switchyard::model::hooks::{RecordedTensor, parse_specs};
 use switchyard::progress::say;
 use switchyard::study::circuits::lens::{Fitting, JacobianLens};
 
@@ -24,12 +26,8 @@ use switchyard::study::circuits::lens::{Fitting, JacobianLens};
 struct TextArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// The text, without a chat template
-    #[arg(long, conflicts_with = "ids", allow_hyphen_values = true)]
-    prompt: Option<String>,
-    /// Token ids in its place: 1,2,3
-    #[arg(long, allow_hyphen_values = true)]
-    ids: Option<String>,
+    #[command(flatten)]
+    text: PromptArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -71,7 +69,7 @@ const FIT: (usize, u16) = (16, 32);
 /// Which lens.
 #[derive(Args, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct LensChoice {
+struct LensChoice {
     /// Readout of states
     #[arg(long, default_value = "logit")]
     kind: LensKind,
@@ -127,22 +125,13 @@ impl TextArgs {
     ) -> Result<TextRun<T>> {
         self.machine.compute(|machine| {
             let opened = self.model.open()?;
-            let ids = row_ids(&opened, self.prompt.as_deref(), self.ids.as_deref())?;
-            let ids = ids.context("nothing to read: give --prompt or --ids")?;
-            opened.check_ids(&ids)?;
-            let prompt = ids.len();
-            let row = Sequence::new(0, ids, prompt, opened.switch().map(|ids| ids.latent))?;
-            fits(&row)?;
-            let changes = self.edit.changes(&opened)?;
-            super::reach::check(&[], &changes, opened.config().num_hidden_layers, std::slice::from_ref(&row))?;
-            let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
-            let (found, _) = changes.run(
-                (&[prompt], 0),
-                |_| "no position of this text reached it".into(),
-                |hooks| work(&loaded, &row, hooks),
-            )?;
-            let tokens = row.ids.iter().map(|id| token(&loaded, *id)).collect();
-            Ok(TextRun { tokens, row, found })
+            let prompt = self.text.read()?.context("nothing to read: give --prompt or --ids")?;
+            let mut known = KnownRows::check(&Subject::from(&opened), &[prompt], &self.edit.hook)?;
+            fits(&known.rows[0])?;
+            let loaded = opened.load_on(machine)?;
+            let (found, _) = known.run(|hooks| work(&loaded, &known.rows[0], hooks))?;
+            let row = known.rows.remove(0);
+            Ok(TextRun { tokens: tokens(&loaded, &row), row, found })
         })
     }
 }
@@ -191,7 +180,7 @@ impl LensArgs {
 impl LensChoice {
     /// # Errors
     /// A file or texts without `kind` jacobian, and the reverse.
-    pub(super) fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         let given = self.lens.is_some() || self.fit.is_some();
         ensure!(
             given == (self.kind == LensKind::Jacobian),
@@ -201,12 +190,12 @@ impl LensChoice {
     }
 
     /// The lens of the file.
-    pub(super) fn load(&self) -> Result<Option<JacobianLens>> {
+    fn load(&self) -> Result<Option<JacobianLens>> {
         self.lens.as_deref().map(JacobianLens::load).transpose()
     }
 
     /// Reads a row, `top` tokens per position, through the loaded lens, else through one fitted now, else through the logit lens.
-    pub(super) fn read(
+    fn read(
         &self,
         loaded: &Loaded,
         row: &Sequence,
@@ -248,21 +237,11 @@ impl PatternArgs {
     /// # Errors
     /// As [`LensArgs::run`], and a position that the text does not have.
     pub fn run(&self) -> Result<()> {
-        let names = ["blocks.*.attn.hook_pattern"];
         let TextRun { tokens, row, found } = self.text.run(
             |row| self.position(row.ids.len()).map(drop),
             |loaded, row, hooks| {
                 let from = self.position(row.ids.len())?;
-                let cache = loaded.run_with_cache(std::slice::from_ref(row), &names, hooks)?;
-                let heads = loaded.model.config().num_attention_heads;
-                let mut all: Vec<Vec<Vec<f32>>> = vec![];
-                for layer in 0..loaded.layers() {
-                    let name = format!("blocks.{layer}.attn.hook_pattern");
-                    let pattern =
-                        cache.get(&name).with_context(|| format!("`{name}` was not recorded"))?.at(0, from)?;
-                    all.push(pattern.chunks(pattern.len() / heads).map(<[f32]>::to_vec).collect());
-                }
-                Ok((from, all))
+                Ok((from, patterns(loaded, row, from, hooks)?))
             },
         )?;
         let (from, patterns) = found;
@@ -293,6 +272,55 @@ impl PatternArgs {
         let found = usize::try_from(at).ok().filter(|at| *at < length);
         found.with_context(|| format!("--from {}: the text has positions 0 to {}", self.from, length - 1))
     }
+}
+
+/// The attention of every head from one position: `[layer][head][position]`.
+pub(super) fn patterns(loaded: &Loaded, row: &Sequence, from: usize, hooks: Hooks) -> Result<Vec<Vec<Vec<f32>>>> {
+    let specs = parse_specs(&format!("blocks.*.attn.hook_pattern@pos[{from}]"))?;
+    let recorded = loaded.record(std::slice::from_ref(row), &specs, false, hooks)?;
+    let heads = loaded.model.config().num_attention_heads;
+    let of_layer = |layer: &RecordedTensor| {
+        let pattern = layer.at(0, from)?;
+        Ok(pattern.chunks(pattern.len() / heads).map(<[f32]>::to_vec).collect())
+    };
+    recorded.iter().map(of_layer).collect()
+}
+
+/// A text through a lens.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LensRequest {
+    prompt: Prompt,
+    #[serde(default)]
+    lens: LensChoice,
+    #[serde(default = "five")]
+    top: usize,
+    #[serde(default)]
+    hooks: Vec<String>,
+}
+
+fn five() -> usize {
+    5
+}
+
+impl LensRequest {
+    pub fn run(&self, loaded: &Loaded) -> Result<Value> {
+        let Self { prompt, lens, top, hooks } = self;
+        lens.check()?;
+        let held = lens.load()?;
+        ensure!((1..=1000).contains(top), "top: {top} is not between 1 and 1000");
+        let known = KnownRows::check(&Subject::from(loaded), std::slice::from_ref(prompt), hooks)?;
+        let row = &known.rows[0];
+        let (found, fired) = known.run(|hooks| lens.read(loaded, row, (*top, held.as_ref()), hooks))?;
+        let (read, layers): (Vec<usize>, Vec<_>) = found.into_iter().unzip();
+        let layers: Vec<_> = layers.iter().map(|layer| named(loaded, layer)).collect();
+        Ok(json!({ "tokens": tokens(loaded, row), "layers": layers, "read": read, "hooks": fired }))
+    }
+}
+
+/// The texts of a row's tokens.
+pub(super) fn tokens(loaded: &Loaded, row: &Sequence) -> Vec<String> {
+    row.ids.iter().map(|id| token(loaded, *id)).collect()
 }
 
 /// Readings with the tokens' texts.

@@ -28,6 +28,7 @@ pub mod random_weights;
 mod reach;
 mod render;
 pub mod report;
+mod request;
 mod runner;
 pub mod selection;
 pub mod session;
@@ -43,7 +44,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::de::DeserializeOwned;
 
@@ -110,34 +111,6 @@ impl ModelArgs {
 /// Whether the environment requests checks only, without any work.
 pub(crate) fn is_dry() -> bool {
     std::env::var_os("SWITCHYARD_DRY_RUN").is_some_and(|value| value == "1")
-}
-
-/// The sequence of `--prompt` or `--ids`; `None` without either.
-///
-/// # Errors
-/// A model without tokenizer, an empty prompt, a malformed number.
-pub(crate) fn row_ids(opened: &Checkpoint, prompt: Option<&str>, ids: Option<&str>) -> Result<Option<Vec<u32>>> {
-    prompt.map(|prompt| encode(opened, prompt)).or(ids.map(parse_ids)).transpose()
-}
-
-/// Encodes a text as a sequence. Warns about unknown words.
-///
-/// # Errors
-/// A model without tokenizer, an empty prompt.
-pub(crate) fn encode(opened: &Checkpoint, prompt: &str) -> Result<Vec<u32>> {
-    ensure!(!prompt.is_empty(), "the prompt is empty: give at least one token");
-    let vocabulary = opened.text()?;
-    unknown_words::warn_of_unknown(vocabulary, "prompts", std::iter::once(prompt))?;
-    vocabulary.encode_row(prompt)
-}
-
-/// `1,2,3` as ids.
-pub(crate) fn parse_ids(text: &str) -> Result<Vec<u32>> {
-    if text.trim().is_empty() {
-        bail!("--ids is empty: write token ids, for example --ids 1,2,3");
-    }
-    let one = |part: &str| part.trim().parse().with_context(|| format!("--ids: `{part}` is not a token id"));
-    text.split(',').map(one).collect()
 }
 
 /// A setting by the name that it has in recipes.

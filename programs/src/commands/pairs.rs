@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use serde::Deserialize;
 
 use super::device::MachineArgs;
 use super::runner::Runner;
-use super::selection::Selection;
+use super::selection::{OutArgs, Selection};
 use super::shard::ShardArgs;
 use super::targets::Targets;
 use super::{put, setting, spooled};
@@ -26,9 +27,8 @@ use switchyard::schema::{BlockOrigin, Component, HeadPatchRow, PatchMode};
 #[command(after_help = "Examples:\n  intervene pairs pairs.jsonl SmolLM2.gguf --components head\n  \
                         intervene pairs pairs.jsonl runs/micro --phase sft --places name")]
 pub(super) struct Pairs {
-    /// The pairs, one JSON object per line
-    #[arg(value_name = "PAIRS.jsonl")]
-    file: PathBuf,
+    #[command(flatten)]
+    request: PairsRequest,
     /// Run folders of `train`, Hugging Face folders, .gguf files or hub ids; by default fixtures/micro
     #[arg(value_name = "RUN|MODEL")]
     targets: Vec<String>,
@@ -38,59 +38,68 @@ pub(super) struct Pairs {
     /// A PEFT LoRA folder over a model (not a run)
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
-    /// Patched components: heads' z, MLP outputs, the residual stream before and after each layer. By default all
-    #[arg(long, value_delimiter = ',', value_name = "head|mlp|resid", value_parser = setting::<Component>)]
-    components: Vec<Component>,
-    /// denoise: the clean run's value into the corrupt run; noise: the corrupt run's into the clean one; mean: the mean of all runs
-    /// into the clean one. By default the first two
-    #[arg(long, value_delimiter = ',', value_name = "denoise|noise|mean", value_parser = setting::<PatchMode>)]
-    modes: Vec<PatchMode>,
-    /// number: every position, for prompts of equal length; name: where the prompts differ, <swi>, latent steps, </swi> and the
-    /// last position
-    #[arg(long, value_name = "number|name", default_value = "number", value_parser = setting::<Places>)]
-    places: Places,
     /// Seed of the bootstraps
     #[arg(long, default_value_t = 0, value_parser = super::seed)]
     seed: u64,
-    /// Folder for rows and manifest. By default runs/reports/<name of the run or model>; if that has rows of other settings, NAME.2
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Continue a run that was stopped
-    #[arg(long)]
-    resume: bool,
-    /// Overwrite rows that were made with more or other pairs, modes or components under the same name
-    #[arg(long)]
-    replace: bool,
+    #[command(flatten)]
+    rows: OutArgs,
     #[command(flatten)]
     shards: ShardArgs,
     #[command(flatten)]
     machine: MachineArgs,
 }
 
+/// Patches between the pairs of a file.
+#[derive(Args, Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PairsRequest {
+    /// The pairs, one JSON object per line
+    #[arg(value_name = "PAIRS.jsonl")]
+    pub file: PathBuf,
+    /// Patched components: heads' z, MLP outputs, the residual stream before and after each layer. By default all
+    #[arg(long, value_delimiter = ',', value_name = "head|mlp|resid", value_parser = setting::<Component>)]
+    #[serde(default)]
+    components: Vec<Component>,
+    /// denoise: the clean run's value into the corrupt run; noise: the corrupt run's into the clean one; mean: the mean of all runs
+    /// into the clean one. By default the first two
+    #[arg(long, value_delimiter = ',', value_name = "denoise|noise|mean", value_parser = setting::<PatchMode>)]
+    #[serde(default)]
+    modes: Vec<PatchMode>,
+    /// number: every position, for prompts of equal length; name: where the prompts differ, <swi>, latent steps, </swi> and the
+    /// last position
+    #[arg(long, value_name = "number|name", default_value = "number", value_parser = setting::<Places>)]
+    places: Option<Places>,
+}
+
+impl PairsRequest {
+    /// The pairs count as problems: their hash is in the manifest. Their answers are tokens, read elsewhere.
+    pub fn fields() -> [String; 2] {
+        ["question=clean".into(), "answer=clean".into()]
+    }
+
+    /// `file`: the pairs, if not a pipe.
+    pub fn config(&self, file: PathBuf) -> Config {
+        let mut config = Config { file: Some(file), places: self.places.unwrap_or_default(), ..Config::default() };
+        put(&mut config.components, self.components.clone());
+        put(&mut config.modes, self.modes.clone());
+        config
+    }
+}
+
 impl Pairs {
     /// # Errors
     /// Before any work: a line that is not a pair; a target that cannot be opened. Later: failures of the model.
     pub fn run(&self) -> Result<()> {
-        ensure!(self.file.exists(), "{}: no such file; name a file of pairs", self.file.display());
-        ensure!(!self.file.is_dir(), "{}: a folder; name a file of pairs", self.file.display());
-        let file = spooled(&self.file)?;
-        let Self { targets, phase, adapter, seed, out, resume, replace, shards, .. } = self.clone();
-        // The pairs count as the problems: their hash is in the manifest. Their answers are tokens, read elsewhere.
-        let field = vec!["question=clean".into(), "answer=clean".into()];
+        let Self { request, targets, phase, adapter, seed, rows, shards, .. } = self.clone();
+        ensure!(request.file.exists(), "{}: no such file; name a file of pairs", request.file.display());
+        ensure!(!request.file.is_dir(), "{}: a folder; name a file of pairs", request.file.display());
+        let (file, field) = (spooled(&request.file)?, PairsRequest::fields().to_vec());
         let (data, problems) = (Some(file.clone()), Some(MOST_ROWS));
         let targets = Targets { targets, phase, adapter, data, field, problems, seed, raw: true, ..Targets::default() };
-        let only = vec![HeadPatchRow::PAIRS.to_owned()];
-        let chosen = &Selection { only, out, resume, replace, shards, ..Selection::default() };
-        let settings = &Settings { pair_patching: self.config(file), ..Settings::default() };
+        let chosen = &Selection { shards, ..Selection::one(HeadPatchRow::PAIRS, &rows) };
+        let settings = &Settings { pair_patching: request.config(file), ..Settings::default() };
         let (program, targets, blocks) = ("intervene", &targets, BlockOrigin::Own);
         let runner = Runner { program, targets, chosen, settings, blocks, less: false };
         self.machine.compute(|machine| runner.run(machine).map(drop))
-    }
-
-    fn config(&self, file: PathBuf) -> Config {
-        let mut config = Config { file: Some(file), places: self.places, ..Config::default() };
-        put(&mut config.components, self.components.clone());
-        put(&mut config.modes, self.modes.clone());
-        config
     }
 }

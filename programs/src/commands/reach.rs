@@ -3,7 +3,6 @@
 use anyhow::{Context, Result, bail};
 
 use super::tensors::FromEnd;
-use switchyard::interventions::Changes;
 use switchyard::latent::Sequence;
 use switchyard::model::hooks::{RecordedTensor, parse_specs};
 use switchyard::model::{HookPoint, HookSpec, PointKind, Select, Step};
@@ -91,9 +90,8 @@ fn joined(name: String, parts: &[&RecordedTensor]) -> Option<RecordedTensor> {
 ///
 /// # Errors
 /// The first spec that cannot.
-pub(crate) fn check(recorded: &[HookSpec], changes: &Changes, layers: usize, sequences: &[Sequence]) -> Result<()> {
-    let longest = sequences.iter().map(|row| row.ids.len()).max().unwrap_or_default();
-    for spec in recorded.iter().chain(&changes.specs(longest)?) {
+pub(crate) fn check(specs: &[HookSpec], layers: usize, sequences: &[Sequence]) -> Result<()> {
+    for spec in specs {
         let points = spec.resolve(layers)?;
         let fires = |(position, step): (usize, &Step)| {
             spec.select.admits(position, *step) && points.iter().any(|point| reaches(*point, *step))

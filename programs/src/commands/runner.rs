@@ -128,7 +128,10 @@ impl Runner<'_> {
     /// If no folder is named, records go to the first of NAME, NAME.2, NAME.3 … without a conflict. Shards, which must agree on one folder, are
     /// refused instead.
     fn choose_folders(&self, jobs: &mut [ExperimentJob]) -> Result<()> {
-        if self.chosen.out.is_some() || self.chosen.replace || jobs.iter().any(|job| job.study.shard.is_some()) {
+        if self.chosen.rows.out.is_some()
+            || self.chosen.rows.replace
+            || jobs.iter().any(|job| job.study.shard.is_some())
+        {
             return Ok(());
         }
         let defaults: BTreeSet<PathBuf> = jobs.iter().map(|job| job.journal.folder.clone()).collect();
@@ -207,7 +210,7 @@ impl Runner<'_> {
         let earlier = before.map_or_else(String::new, |before| format!("{}-", before.short_name()));
         let checkpoint = earlier + study.short_name();
         let mut journal = Journal::new(self.chosen.folder(study), checkpoint, experiment.files(&settings), setup);
-        (journal.resume, journal.shard) = (self.chosen.resume, study.shard);
+        (journal.resume, journal.shard) = (self.chosen.rows.resume, study.shard);
         (journal.threads, journal.command) = (study.threads, command(self.program));
         ExperimentJob { experiment, study, before, settings, journal }
     }
@@ -227,17 +230,17 @@ impl Runner<'_> {
         let folders: BTreeSet<&PathBuf> = jobs.iter().map(|job| &job.journal.folder).collect();
         let begun = folders.is_empty() || folders.iter().any(|folder| folder.is_dir());
         ensure!(
-            !self.chosen.resume || begun,
+            !self.chosen.rows.resume || begun,
             "--resume: there is no folder {}: nothing was begun there; start without --resume",
             folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(", ")
         );
         for ExperimentJob { journal, .. } in jobs {
-            if !self.chosen.replace {
+            if !self.chosen.rows.replace {
                 Manifest::open(&journal.folder)?.admits(&journal.name(journal.last()), &journal.setup)?;
             }
         }
         folders.iter().try_for_each(|folder| writable(folder))?;
-        for ExperimentJob { journal, .. } in jobs.iter().filter(|_| self.chosen.replace) {
+        for ExperimentJob { journal, .. } in jobs.iter().filter(|_| self.chosen.rows.replace) {
             Manifest::open(&journal.folder)?.remove_strangers(&journal.setup)?;
         }
         Ok(())

@@ -17,6 +17,21 @@ use switchyard::study::Study;
 /// Default folder of reports; git ignores it.
 pub const REPORTS: &str = "runs/reports";
 
+/// Where rows go, and which may be reused or replaced.
+#[derive(Args, Clone, Debug, Default)]
+pub struct OutArgs {
+    /// Folder for rows and manifest. By default runs/reports/<name of the run or model>; if that has rows of other settings, NAME.2
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Continue a stopped run; skip rows that the manifest lists with the same weights, problems, settings and seed
+    #[arg(long)]
+    pub resume: bool,
+    /// Overwrite rows that were made with larger settings (problems, modes, draws), and remove those of other weights, adapter, float
+    /// type, decoding or data under the same name
+    #[arg(long)]
+    pub replace: bool,
+}
+
 /// What is run.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Selection {
@@ -30,16 +45,8 @@ pub struct Selection {
     /// A recipe of experiments/: its [settings] are used
     #[arg(long, value_name = "FILE")]
     pub(super) recipe: Option<PathBuf>,
-    /// Folder for rows and manifest. By default runs/reports/<name of the run or model>; if that has rows of other settings, NAME.2
-    #[arg(long, value_name = "DIR")]
-    pub(super) out: Option<PathBuf>,
-    /// Continue a stopped run; skip rows that the manifest lists with the same weights, problems, settings and seed
-    #[arg(long)]
-    pub resume: bool,
-    /// Overwrite rows that were made with larger settings (problems, modes, draws), and remove those of other weights, adapter, float
-    /// type, decoding or data under the same name
-    #[arg(long)]
-    pub replace: bool,
+    #[command(flatten)]
+    pub rows: OutArgs,
     #[command(flatten)]
     pub shards: ShardArgs,
     /// List the experiments, the program that runs each, and its question
@@ -48,6 +55,11 @@ pub struct Selection {
 }
 
 impl Selection {
+    /// One experiment.
+    pub(super) fn one(name: &str, rows: &OutArgs) -> Self {
+        Self { only: vec![name.to_owned()], rows: rows.clone(), ..Self::default() }
+    }
+
     /// One line per experiment: name, program, question.
     pub fn listed() -> String {
         let only = |e: &Experiment| match e.about {
@@ -119,7 +131,7 @@ impl Selection {
 
     /// `runs/reports/<run or model>` unless the user names a folder; for a shard a folder inside it.
     pub fn folder(&self, study: &Study) -> PathBuf {
-        let whole = self.out.clone().unwrap_or_else(|| Path::new(REPORTS).join(&study.recipe.name));
+        let whole = self.rows.out.clone().unwrap_or_else(|| Path::new(REPORTS).join(&study.recipe.name));
         match study.shard {
             Some(shard) => whole.join(format!("shard-{}-of-{}", shard.number, shard.of)),
             None => whole,

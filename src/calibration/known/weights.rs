@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use super::{Built, COUNTS, Head, Purpose, VALUES};
 use crate::model::Decoder;
 use crate::model::checkpoint::HostTensor;
-use crate::model::config::{Extras, Family, ModelConfig};
+use crate::model::config::{Family, ModelConfig};
 use crate::text::Vocabulary;
 
 /// Digits, words of prompts and solutions, letters, then words that name a value.
@@ -128,7 +128,6 @@ fn config(built: &Built) -> ModelConfig {
         _ => (0, 0),
     };
     ModelConfig {
-        family: Family::Llama,
         vocab_size: TOKENS,
         hidden_size: D + wider,
         intermediate_size: 36 + more,
@@ -136,16 +135,10 @@ fn config(built: &Built) -> ModelConfig {
         num_attention_heads: 2,
         num_key_value_heads: 2,
         head_dim: HEAD,
-        rms_norm_eps: 1e-6,
         rope_theta: 1e12,
-        rope_scaling: None,
-        qk_norm: false,
         tie_word_embeddings: false,
         max_position_embeddings: 512,
-        bos_token_id: None,
-        eos_token_ids: vec![],
-        pad_token_id: None,
-        extras: Extras::default(),
+        ..ModelConfig::new(Family::Llama)
     }
 }
 

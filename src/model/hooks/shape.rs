@@ -28,15 +28,15 @@ impl PointKind {
     fn is_in(self, config: &ModelConfig, layer: Option<usize>) -> bool {
         let (family, sparse) = (config.family, layer.is_some_and(|layer| config.experts(layer).is_some()));
         match self {
-            PointKind::PosEmbed => family.learned_positions(),
-            PointKind::RotQ | PointKind::RotK => !family.learned_positions(),
+            PointKind::PosEmbed => family.learned_positions,
+            PointKind::RotQ | PointKind::RotK => !family.learned_positions,
             PointKind::ExpertWeights => sparse,
             PointKind::MlpPre | PointKind::MlpPost if sparse => false,
-            PointKind::MlpPreLinear => family.is_gated() && !sparse,
+            PointKind::MlpPreLinear => family.is_gated && !sparse,
             PointKind::Ln1PostScale
             | PointKind::Ln1PostNormalized
             | PointKind::Ln2PostScale
-            | PointKind::Ln2PostNormalized => family.norm_place() == NormPlace::Both,
+            | PointKind::Ln2PostNormalized => family.norm_place == NormPlace::Both,
             _ => true,
         }
     }

@@ -180,7 +180,7 @@ impl HookSpec {
     /// A pattern without matches in this family.
     pub fn resolve_in(&self, config: &ModelConfig) -> Result<Vec<HookPoint>> {
         let mut points = self.resolve(config.num_hidden_layers)?;
-        if aliases::is_elsewhere(&self.pattern, config.family.norm_place()) {
+        if aliases::is_elsewhere(&self.pattern, config.family.norm_place) {
             bail!(
                 "hook `{}` is before a norm that a {} model has after its attention and MLP, and has no name here: `hook_attn_out` and \
                 `hook_mlp_out` are what is added to the stream",
@@ -189,7 +189,7 @@ impl HookSpec {
             );
         }
         // Without a gate, the up projection is the activation's input.
-        let theirs = self.pattern.ends_with("mlp.in.hook_out") && !config.family.is_gated();
+        let theirs = self.pattern.ends_with("mlp.in.hook_out") && !config.family.is_gated;
         points.iter_mut().filter(|_| theirs).for_each(|point| point.kind = PointKind::MlpPre);
         points.retain(|point| point.is_in(config));
         if points.is_empty() {

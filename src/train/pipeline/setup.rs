@@ -19,7 +19,7 @@ use crate::method::Recipe;
 use crate::model::Decoder;
 use crate::model::checkpoint::peft::Adapter;
 use crate::model::checkpoint::{EMBED, HEAD, ModelFiles};
-use crate::model::config::{Extras, Family, ModelConfig};
+use crate::model::config::{Family, ModelConfig};
 use crate::model::lora::{LoraSettings, TARGETS};
 use crate::progress::say;
 use crate::recipe::{Compute, Lora, ModelSize};
@@ -309,7 +309,6 @@ fn sweep(root: &Path, phases: &[&str]) -> Result<()> {
 /// The configuration of a model that is trained from scratch.
 fn config_of(size: &ModelSize, vocab_size: usize) -> ModelConfig {
     ModelConfig {
-        family: Family::Qwen3,
         vocab_size,
         hidden_size: size.hidden_size,
         intermediate_size: size.intermediate_size,
@@ -317,16 +316,9 @@ fn config_of(size: &ModelSize, vocab_size: usize) -> ModelConfig {
         num_attention_heads: size.num_attention_heads,
         num_key_value_heads: size.num_key_value_heads,
         head_dim: size.head_dim,
-        rms_norm_eps: 1e-6,
         rope_theta: size.rope_theta,
-        rope_scaling: None,
-        qk_norm: true,
         tie_word_embeddings: size.tie_word_embeddings,
-        max_position_embeddings: 2048,
-        bos_token_id: None,
-        eos_token_ids: vec![],
-        pad_token_id: None,
-        extras: Extras::default(),
+        ..ModelConfig::new(Family::Qwen3)
     }
 }
 

@@ -91,7 +91,7 @@ pub(super) fn to_file_layout<'t>(
     tensors: impl IntoIterator<Item = Result<(String, HostTensor)>> + 't,
 ) -> (Vec<(String, Vec<usize>)>, Tensors<'t>) {
     let expected = expected_parameters(config);
-    if !config.family.is_gpt2() {
+    if !config.family.is_gpt2 {
         return (expected, Box::new(tensors.into_iter()));
     }
     let filed = expected.into_iter().filter_map(|(name, mut shape)| {

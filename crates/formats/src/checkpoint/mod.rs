@@ -6,7 +6,7 @@
 
 mod fingerprint;
 mod folder;
-mod gguf;
+pub(crate) mod gguf;
 mod host;
 mod hub;
 mod layout;

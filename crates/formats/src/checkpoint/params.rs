@@ -21,7 +21,7 @@ pub fn expected_parameters(config: &ModelConfig) -> Vec<(String, Vec<usize>)> {
     let kv = config.num_key_value_heads * config.head_dim;
     let family = config.family;
     let mut out = vec![(EMBED.to_string(), vec![config.vocab_size, d])];
-    if family.learned_positions() {
+    if family.learned_positions {
         out.push((POSITIONS.to_string(), vec![config.max_position_embeddings, d]));
     }
     for layer in 0..config.num_hidden_layers {
@@ -30,28 +30,28 @@ pub fn expected_parameters(config: &ModelConfig) -> Vec<(String, Vec<usize>)> {
             out.push((format!("model.layers.{layer}.{part}.weight"), shape));
             out.extend(bias.map(|shape| (format!("model.layers.{layer}.{part}.bias"), shape)));
         };
-        let norms = family.norm_place().names();
+        let norms = family.norm_place.names();
         let norm = |nth: usize, add: &mut dyn FnMut(&str, Vec<usize>, bool)| {
-            norms[nth].into_iter().for_each(|name| add(name, vec![d], family.layer_norm()));
+            norms[nth].into_iter().for_each(|name| add(name, vec![d], family.layer_norm));
         };
         norm(0, &mut add);
         for (part, rows) in [("q_proj", q), ("k_proj", kv), ("v_proj", kv)] {
-            add(&format!("self_attn.{part}"), vec![rows, d], family.qkv_bias());
+            add(&format!("self_attn.{part}"), vec![rows, d], family.qkv_bias);
         }
-        add("self_attn.o_proj", vec![d, q], family.other_biases());
+        add("self_attn.o_proj", vec![d, q], family.other_biases);
         if config.qk_norm {
-            let [q, k] = if family.qk_norm_is_joint() { [q, kv] } else { [config.head_dim; 2] };
+            let [q, k] = if family.qk_norm_is_joint { [q, kv] } else { [config.head_dim; 2] };
             add("self_attn.q_norm", vec![q], false);
             add("self_attn.k_norm", vec![k], false);
         }
         norm(1, &mut add);
         norm(2, &mut add);
         let mut mlp = |name: &str, f: usize| {
-            if family.is_gated() {
+            if family.is_gated {
                 add(&format!("{name}.gate_proj"), vec![f, d], false);
             }
-            add(&format!("{name}.up_proj"), vec![f, d], family.other_biases());
-            add(&format!("{name}.down_proj"), vec![d, f], family.other_biases());
+            add(&format!("{name}.up_proj"), vec![f, d], family.other_biases);
+            add(&format!("{name}.down_proj"), vec![d, f], family.other_biases);
         };
         match config.experts(layer) {
             None => mlp("mlp", f),
@@ -63,7 +63,7 @@ pub fn expected_parameters(config: &ModelConfig) -> Vec<(String, Vec<usize>)> {
         norm(3, &mut add);
     }
     out.push((NORM.to_string(), vec![d]));
-    if family.layer_norm() {
+    if family.layer_norm {
         out.push((NORM_BIAS.to_string(), vec![d]));
     }
     if !config.tie_word_embeddings {

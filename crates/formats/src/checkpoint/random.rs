@@ -52,7 +52,7 @@ pub fn write_random(config: &ModelConfig, out: &Path, seed: u64) -> Result<()> {
 fn uniform(name: &str, shape: &[usize], config: &ModelConfig, seed: u64) -> Result<HostTensor> {
     let count = shape.iter().product();
     let Some(spread) = spread(name, shape, config.num_hidden_layers) else {
-        return HostTensor::new(shape.to_vec(), vec![1.0 - config.family.norm_offset() as f32; count]);
+        return HostTensor::new(shape.to_vec(), vec![1.0 - config.family.norm_offset as f32; count]);
     };
     // Uniform in ±√3 has variance 1.
     let most = (spread * 3.0_f64.sqrt()) as f32;

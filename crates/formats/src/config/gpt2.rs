@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::keys::Keys;
 use super::read::{first, refuse_bidirectional, refuse_quantised};
-use super::{Extras, Family, ModelConfig};
+use super::{Family, ModelConfig};
 
 /// Both the first and the last token of a text: `<|endoftext|>`.
 const END_OF_TEXT: u32 = 50_256;
@@ -71,7 +71,6 @@ pub(super) fn from_keys(keys: &Keys) -> Result<ModelConfig> {
         ids.into_iter().filter(|id| said || (*id as usize) < vocab_size).collect()
     };
     let config = ModelConfig {
-        family: Family::Gpt2,
         vocab_size,
         hidden_size,
         intermediate_size: or("n_inner", 4 * hidden_size)?,
@@ -80,16 +79,12 @@ pub(super) fn from_keys(keys: &Keys) -> Result<ModelConfig> {
         num_key_value_heads: heads,
         head_dim: hidden_size / heads,
         rms_norm_eps: keys.f64("layer_norm_epsilon")?.unwrap_or(1e-5),
-        // Unused: no rotary embedding.
-        rope_theta: 10_000.0,
-        rope_scaling: None,
-        qk_norm: false,
         tie_word_embeddings: keys.bool("tie_word_embeddings")?.unwrap_or(true),
         max_position_embeddings: or("n_positions", 1024)?,
         bos_token_id: first(there(ids("bos_token_id")?, "bos_token_id")),
         eos_token_ids: there(ids("eos_token_id")?, "eos_token_id"),
         pad_token_id: first(keys.token_ids("pad_token_id")?),
-        extras: Extras::default(),
+        ..ModelConfig::new(Family::Gpt2)
     };
     config.validate(keys.origin)?;
     Ok(config)

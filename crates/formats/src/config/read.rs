@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 
+use super::family::WindowRule;
 use super::keys::{Keys, brief};
 use super::{
     ActivationFunction, Experts, Extras, Family, Llama3Scaling, MAX_LAYERS, ModelConfig, RopeScaling, SlidingWindow,
@@ -29,7 +30,7 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
     let map = value.as_object().ok_or_else(|| anyhow!("{origin}: expected a JSON object, found {}", brief(value)))?;
     let keys = Keys { origin, path: "", map };
     let family = family(&keys)?;
-    if family.is_gpt2() {
+    if family.is_gpt2 {
         return super::gpt2::from_keys(&keys);
     }
     refuse_unsupported(&keys, family)?;
@@ -39,36 +40,17 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
     let layers = keys.need_usize("num_hidden_layers")?;
     ensure!(layers <= MAX_LAYERS, "{origin}: `num_hidden_layers` must be between 1 and {MAX_LAYERS}, found {layers}");
     ensure!(heads > 0, "{origin}: `num_attention_heads` must be positive, found 0");
-    // The head widths of Qwen3 and Gemma have fixed defaults, not D / H.
-    let head_dim = match (keys.usize("head_dim")?, family) {
-        (Some(dh), _) => dh,
-        (None, Family::Qwen3) if !map.contains_key("head_dim") => 128,
-        (None, Family::Gemma | Family::Gemma2) => 256,
-        _ => hidden_size / heads,
-    };
+    let defaults = &family.defaults;
+    // A missing key means the family's default, an explicit null means none, as in transformers.
+    let missing = |key: &str| !map.contains_key(key);
+    let head_dim = defaults.head_dim.filter(|_| missing("head_dim")).unwrap_or(hidden_size / heads);
     ensure!(
-        matches!(family, Family::Qwen3 | Family::Qwen3Moe | Family::Gemma | Family::Gemma2 | Family::Mistral)
-            || hidden_size.is_multiple_of(heads),
+        defaults.any_width || hidden_size.is_multiple_of(heads),
         "{origin}: `hidden_size` must be a multiple of `num_attention_heads`, found {hidden_size} and {heads}"
     );
     let (rope_theta, rope_scaling) = rope(&keys)?;
-    // A missing key means the family's default, an explicit null means none, as in transformers.
-    let (default_bos, default_eos) = match family {
-        Family::Llama | Family::Mistral => (Some(1), vec![2]),
-        Family::Gemma | Family::Gemma2 => (Some(2), vec![1]),
-        Family::Olmo2 => (None, vec![50_279]),
-        _ => (None, vec![]),
-    };
-    let (default_kv, default_positions) = match family {
-        Family::Gemma2 if !map.contains_key("num_key_value_heads") => (4, 8192),
-        Family::Gemma2 => (heads, 8192),
-        Family::Qwen3Moe if !map.contains_key("num_key_value_heads") => (4, 32_768),
-        Family::Qwen3Moe => (heads, 32_768),
-        Family::Mistral if !map.contains_key("num_key_value_heads") => (8, 131_072),
-        Family::Mistral => (heads, 131_072),
-        _ => (heads, 2048),
-    };
-    let eos = keys.token_ids("eos_token_id")?;
+    let kv_heads = defaults.kv_heads.filter(|_| missing("num_key_value_heads")).unwrap_or(heads);
+    let or = |key: &str, default: &[u32]| if missing(key) { Ok(default.to_vec()) } else { keys.token_ids(key) };
     let config = ModelConfig {
         family,
         vocab_size: keys.need_usize("vocab_size")?,
@@ -76,20 +58,16 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
         intermediate_size: keys.need_usize("intermediate_size")?,
         num_hidden_layers: layers,
         num_attention_heads: heads,
-        num_key_value_heads: keys.usize("num_key_value_heads")?.unwrap_or(default_kv),
-        head_dim,
-        rms_norm_eps: keys.f64("rms_norm_eps")?.unwrap_or(if family == Family::Olmo2 { 1e-5 } else { 1e-6 }),
+        num_key_value_heads: keys.usize("num_key_value_heads")?.unwrap_or(kv_heads),
+        head_dim: keys.usize("head_dim")?.unwrap_or(head_dim),
+        rms_norm_eps: keys.f64("rms_norm_eps")?.unwrap_or(defaults.eps),
         rope_theta,
         rope_scaling,
-        qk_norm: family.qk_norm(),
-        tie_word_embeddings: keys.bool("tie_word_embeddings")?.unwrap_or(family.is_gemma()),
-        max_position_embeddings: keys.usize("max_position_embeddings")?.unwrap_or(default_positions),
-        bos_token_id: if map.contains_key("bos_token_id") {
-            first(keys.token_ids("bos_token_id")?)
-        } else {
-            default_bos
-        },
-        eos_token_ids: if map.contains_key("eos_token_id") { eos } else { default_eos },
+        qk_norm: family.qk_norm,
+        tie_word_embeddings: keys.bool("tie_word_embeddings")?.unwrap_or(defaults.tied),
+        max_position_embeddings: keys.usize("max_position_embeddings")?.unwrap_or(defaults.positions),
+        bos_token_id: first(or("bos_token_id", defaults.bos.as_slice())?),
+        eos_token_ids: or("eos_token_id", defaults.eos)?,
         pad_token_id: first(keys.token_ids("pad_token_id")?),
         extras: extras(&keys, family, layers)?,
     };
@@ -105,8 +83,7 @@ fn family(keys: &Keys) -> Result<Family> {
     let found = keys.string("model_type")?.ok_or_else(|| keys.missing("model_type"))?;
     let family = Family::parse(found).map_err(|known| keys.refuse("model_type", &known, &Value::from(found)))?;
     if let Some(Value::Array(list)) = keys.get("architectures") {
-        let wanted = Value::from(family.architecture());
-        let base = Value::from(family.base_class());
+        let [wanted, base] = family.classes.map(Value::from);
         ensure!(
             list.is_empty() || list.contains(&wanted) || list.contains(&base),
             "{}: `architectures` must contain {wanted}, found {}",
@@ -128,7 +105,7 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
         "decoder_sparse_step",
         "mlp_only_layers",
     ];
-    for key in EXPERTS.into_iter().filter(|_| family != Family::Qwen3Moe) {
+    for key in EXPERTS.into_iter().filter(|_| !family.has_experts) {
         if let Some(found) = keys.get(key).filter(|v| !matches!(v, Value::Array(a) if a.is_empty())) {
             return Err(keys.refuse(key, "no mixture of experts", found));
         }
@@ -139,7 +116,7 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
         }
     }
     // The first Gemmas were published with "gelu" but meant the approximation, as transformers reads them.
-    let (wanted, known): (_, &[&str]) = match family.activation() {
+    let (wanted, known): (_, &[&str]) = match family.activation {
         ActivationFunction::Silu => ("\"silu\"", &["silu", "swish"]),
         ActivationFunction::GeluTanh => ("\"gelu_pytorch_tanh\"", &["gelu_pytorch_tanh", "gelu"]),
     };
@@ -188,8 +165,8 @@ pub(super) fn refuse_quantised(keys: &Keys) -> Result<()> {
 /// Settings of a few families; a missing key has transformers' value.
 fn extras(keys: &Keys, family: Family, layers: usize) -> Result<Extras> {
     let sliding = sliding(keys, family, layers)?;
-    let experts = (family == Family::Qwen3Moe).then(|| Experts::read(keys, layers)).transpose()?;
-    if family != Family::Gemma2 {
+    let experts = family.has_experts.then(|| Experts::read(keys, layers)).transpose()?;
+    if !family.is_capped {
         for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
             if let Some(found) = keys.get(key) {
                 return Err(keys.refuse(key, "null (no cap)", found));
@@ -209,8 +186,7 @@ fn extras(keys: &Keys, family: Family, layers: usize) -> Result<Extras> {
     })
 }
 
-/// Sliding windows with transformers' defaults: in every layer of a Mistral, in every other layer of a Gemma 2, and in a Qwen if
-/// `use_sliding_window` is set.
+/// Sliding windows by the family's rule, with transformers' defaults.
 fn sliding(keys: &Keys, family: Family, layers: usize) -> Result<Option<SlidingWindow>> {
     const DEFAULT: usize = 4096;
     let said = match keys.usize("sliding_window")? {
@@ -219,9 +195,8 @@ fn sliding(keys: &Keys, family: Family, layers: usize) -> Result<Option<SlidingW
     };
     let used = keys.bool("use_sliding_window")?.unwrap_or(false);
     let listed = SlidingWindow::listed(keys)?;
-    let found = match family {
-        // Every other layer, the first among them.
-        Family::Gemma2 => {
+    let found = match family.window {
+        WindowRule::Alternate => {
             let layers = listed.clone().unwrap_or_else(|| (0..layers).map(|layer| layer % 2 == 0).collect());
             ensure!(
                 said.is_some() || !layers.contains(&true),
@@ -230,16 +205,15 @@ fn sliding(keys: &Keys, family: Family, layers: usize) -> Result<Option<SlidingW
             );
             said.map(|window| (window, layers))
         }
-        Family::Mistral => said.map(|window| (window, vec![true; layers])),
-        Family::Qwen3Moe if used => said.map(|window| (window, vec![true; layers])),
-        Family::Qwen3 | Family::Qwen2 if used => {
+        WindowRule::AllIfUsed | WindowRule::UpperIfUsed if !used => None,
+        WindowRule::All | WindowRule::AllIfUsed => said.map(|window| (window, vec![true; layers])),
+        WindowRule::UpperIfUsed => {
             let full = keys.usize("max_window_layers")?.unwrap_or(28);
             let upper = || (0..layers).map(|layer| layer >= full).collect();
             said.map(|window| (window, listed.clone().unwrap_or_else(upper)))
         }
-        Family::Qwen3 | Family::Qwen3Moe | Family::Qwen2 => None,
-        _ if used => return Err(keys.refuse("use_sliding_window", "false", &Value::Bool(true))),
-        _ => {
+        WindowRule::None if used => return Err(keys.refuse("use_sliding_window", "false", &Value::Bool(true))),
+        WindowRule::None => {
             if let Some(found) = keys.get("sliding_window") {
                 return Err(keys.refuse("sliding_window", "null (full attention)", found));
             }

@@ -1,6 +1,6 @@
 //! [`FusedOps`], [`Stores`], [`Inference`] and [`Products`] on Burn's GPU backend: the kernels of `ops::cube`.
 
-use burn::backend::tensor::FloatTensor;
+use burn::backend::tensor::FloatTensor as Float;
 use burn_cubecl::CubeBackend;
 
 use super::on_gpu::OnGpu;
@@ -9,183 +9,157 @@ use crate::cube;
 use crate::frozen::FrozenMatrix;
 
 impl FusedOps for CubeBackend {
-    fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f64) -> FloatTensor<Self> {
+    fn rms_norm(x: Float<Self>, weight: Float<Self>, eps: f64) -> Float<Self> {
         cube::rms_norm(x, weight, eps)
     }
 
     fn rms_norm_backward(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        grad: FloatTensor<Self>,
+        x: Float<Self>,
+        weight: Float<Self>,
+        grad: Float<Self>,
         eps: f64,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    ) -> (Float<Self>, Float<Self>) {
         cube::rms_norm_backward(x, weight, grad, eps)
     }
 
-    fn swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn swiglu(gate: Float<Self>, up: Float<Self>) -> Float<Self> {
         cube::swiglu(gate, up)
     }
 
-    fn swiglu_backward(
-        gate: FloatTensor<Self>,
-        up: FloatTensor<Self>,
-        grad: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    fn swiglu_backward(gate: Float<Self>, up: Float<Self>, grad: Float<Self>) -> (Float<Self>, Float<Self>) {
         cube::swiglu_backward(gate, up, grad)
     }
 
-    fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self> {
+    fn rotate(x: Float<Self>, cos: Float<Self>, sin: Float<Self>, back: bool) -> Float<Self> {
         cube::rotate(x, cos, sin, back)
     }
 
-    fn masked_softmax(scores: FloatTensor<Self>, mask: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn masked_softmax(scores: Float<Self>, mask: Float<Self>) -> Float<Self> {
         cube::softmax(scores, Some(mask))
     }
 
-    fn row_softmax(scores: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn row_softmax(scores: Float<Self>) -> Float<Self> {
         cube::softmax(scores, None)
     }
 
-    fn softmax_backward(pattern: FloatTensor<Self>, grad: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn softmax_backward(pattern: Float<Self>, grad: Float<Self>) -> Float<Self> {
         cube::softmax_backward(pattern, grad)
     }
 
-    fn head_loss(
-        hidden: FloatTensor<Self>,
-        head: FloatTensor<Self>,
-        targets: Targets,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    fn head_loss(hidden: Float<Self>, head: Float<Self>, targets: Targets) -> (Float<Self>, Float<Self>) {
         head::forward(&hidden, &head::Floats::<Self>(&head), &targets)
     }
 
-    fn cross_entropy(logits: FloatTensor<Self>, targets: Targets) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    fn cross_entropy(logits: Float<Self>, targets: Targets) -> (Float<Self>, Float<Self>) {
         cube::cross_entropy(logits, &targets)
     }
 
-    fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn matmul(a: Float<Self>, b: Float<Self>) -> Float<Self> {
         cube::matmul(a, b)
     }
 
-    fn matmul_onto(y: FloatTensor<Self>, a: FloatTensor<Self>, b: FloatTensor<Self>, scale: f64) -> FloatTensor<Self> {
+    fn matmul_onto(y: Float<Self>, a: Float<Self>, b: Float<Self>, scale: f64) -> Float<Self> {
         cube::matmul_onto(y, a, b, scale)
     }
 
-    fn scaled_matmul(a: FloatTensor<Self>, b: FloatTensor<Self>, scale: f64) -> FloatTensor<Self> {
+    fn scaled_matmul(a: Float<Self>, b: Float<Self>, scale: f64) -> Float<Self> {
         cube::scaled_matmul(a, b, scale)
     }
 
-    fn cross_entropy_backward(
-        logits: FloatTensor<Self>,
-        targets: Targets,
-        grad: FloatTensor<Self>,
-    ) -> FloatTensor<Self> {
+    fn cross_entropy_backward(logits: Float<Self>, targets: Targets, grad: Float<Self>) -> Float<Self> {
         cube::cross_entropy_backward(logits, &targets, grad)
     }
 }
 
 impl Products for CubeBackend {
-    fn linear_one(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn linear_one(x: Float<Self>, weight: Float<Self>) -> Float<Self> {
         let [out] = cube::linear(x, [weight]);
         out
     }
 
-    fn linear_two(
-        x: FloatTensor<Self>,
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    fn linear_two(x: Float<Self>, a: Float<Self>, b: Float<Self>) -> (Float<Self>, Float<Self>) {
         cube::linear(x, [a, b]).into()
     }
 
     fn linear_three(
-        x: FloatTensor<Self>,
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-        c: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        x: Float<Self>,
+        a: Float<Self>,
+        b: Float<Self>,
+        c: Float<Self>,
+    ) -> (Float<Self>, Float<Self>, Float<Self>) {
         cube::linear(x, [a, b, c]).into()
     }
 
-    fn linear_by_row(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn linear_by_row(x: Float<Self>, table: Float<Self>) -> Float<Self> {
         cube::linear_by_row(x, table)
     }
 }
 
 impl Stores for CubeBackend {
-    fn linear_stored(x: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self> {
+    fn linear_stored(x: Float<Self>, weight: FrozenMatrix) -> Float<Self> {
         weight.on_device().product(x)
     }
 
-    fn linear_stored_backward(grad: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self> {
+    fn linear_stored_backward(grad: Float<Self>, weight: FrozenMatrix) -> Float<Self> {
         weight.on_device().back(grad)
     }
 
     fn head_loss_stored(
-        hidden: FloatTensor<Self>,
-        learnt: FloatTensor<Self>,
+        hidden: Float<Self>,
+        learnt: Float<Self>,
         stored: FrozenMatrix,
         targets: Targets,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    ) -> (Float<Self>, Float<Self>) {
         head::forward(&hidden, &head::MixedRows::<Self> { stored: &stored, learnt: &learnt }, &targets)
     }
 }
 
 impl Inference for CubeBackend {
-    fn attend_masked(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-    ) -> FloatTensor<Self> {
+    fn attend_masked(q: Float<Self>, k: Float<Self>, v: Float<Self>, mask: Float<Self>) -> Float<Self> {
         cube::attend(q, k, v, Some(mask))
     }
 
-    fn attend_all(q: FloatTensor<Self>, k: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn attend_all(q: Float<Self>, k: Float<Self>, v: Float<Self>) -> Float<Self> {
         cube::attend(q, k, v, None)
     }
 
     fn adamw(
-        weight: FloatTensor<Self>,
-        grad: FloatTensor<Self>,
-        moment_1: FloatTensor<Self>,
-        moment_2: FloatTensor<Self>,
+        weight: Float<Self>,
+        grad: Float<Self>,
+        moment_1: Float<Self>,
+        moment_2: Float<Self>,
         step: AdamW,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+    ) -> (Float<Self>, Float<Self>, Float<Self>) {
         cube::adamw(weight, grad, [moment_1, moment_2], step)
     }
 
-    fn sum_of_squares(x: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn sum_of_squares(x: Float<Self>) -> Float<Self> {
         cube::sum_of_squares(x)
     }
 }
 
 impl OnGpu for CubeBackend {
     fn append_heads(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        q_gain: FloatTensor<Self>,
-        k_gain: FloatTensor<Self>,
-        cos: FloatTensor<Self>,
-        sin: FloatTensor<Self>,
-        keys: FloatTensor<Self>,
-        values: FloatTensor<Self>,
+        q: Float<Self>,
+        k: Float<Self>,
+        v: Float<Self>,
+        q_gain: Float<Self>,
+        k_gain: Float<Self>,
+        cos: Float<Self>,
+        sin: Float<Self>,
+        keys: Float<Self>,
+        values: Float<Self>,
         at: usize,
         eps: Option<f64>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+    ) -> (Float<Self>, Float<Self>, Float<Self>) {
         cube::append_heads([q, k, v], [q_gain, k_gain], [cos, sin], [keys, values], at, eps)
     }
 
-    fn add_rms_norm(
-        x: FloatTensor<Self>,
-        more: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        eps: f64,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    fn add_rms_norm(x: Float<Self>, more: Float<Self>, weight: Float<Self>, eps: f64) -> (Float<Self>, Float<Self>) {
         cube::add_rms_norm(x, more, weight, eps)
     }
 
-    fn first_of(x: FloatTensor<Self>, axis: usize, n: usize) -> FloatTensor<Self> {
+    fn first_of(x: Float<Self>, axis: usize, n: usize) -> Float<Self> {
         cube::first_of(x, axis, n)
     }
 }

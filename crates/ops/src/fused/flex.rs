@@ -2,7 +2,7 @@
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::ops::FloatTensorOps;
-use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
+use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::{DType, Shape, TensorData};
 use rayon::prelude::*;
 
@@ -55,19 +55,14 @@ fn in_place(x: FlexTensor, work: impl FnOnce(&mut [f32])) -> FlexTensor {
 }
 
 impl FusedOps for Flex {
-    fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f64) -> FloatTensor<Self> {
+    fn rms_norm(x: FlexTensor, weight: FlexTensor, eps: f64) -> FlexTensor {
         let (shape, x, weight) = (x.shape(), Rows::new(x), Rows::new(weight));
         let mut out = vec![0.0; x.get().len()];
         kernels::rms_norm(x.get(), weight.get(), eps as f32, &mut out);
         made(out, shape)
     }
 
-    fn rms_norm_backward(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        grad: FloatTensor<Self>,
-        eps: f64,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    fn rms_norm_backward(x: FlexTensor, weight: FlexTensor, grad: FlexTensor, eps: f64) -> (FlexTensor, FlexTensor) {
         let (shape, weight_shape) = (x.shape(), weight.shape());
         let (x, weight, grad) = (Rows::new(x), Rows::new(weight), Rows::new(grad));
         let (mut dx, mut dw) = (vec![0.0; x.get().len()], vec![0.0; weight.get().len()]);
@@ -75,18 +70,14 @@ impl FusedOps for Flex {
         (made(dx, shape), made(dw, weight_shape))
     }
 
-    fn swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn swiglu(gate: FlexTensor, up: FlexTensor) -> FlexTensor {
         let (shape, gate, up) = (gate.shape(), Rows::new(gate), Rows::new(up));
         let mut out = vec![0.0; gate.get().len()];
         kernels::swiglu(gate.get(), up.get(), &mut out);
         made(out, shape)
     }
 
-    fn swiglu_backward(
-        gate: FloatTensor<Self>,
-        up: FloatTensor<Self>,
-        grad: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    fn swiglu_backward(gate: FlexTensor, up: FlexTensor, grad: FlexTensor) -> (FlexTensor, FlexTensor) {
         let shape = gate.shape();
         let (gate, up, grad) = (Rows::new(gate), Rows::new(up), Rows::new(grad));
         let n = gate.get().len();
@@ -95,7 +86,7 @@ impl FusedOps for Flex {
         (made(dgate, shape.clone()), made(dup, shape))
     }
 
-    fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self> {
+    fn rotate(x: FlexTensor, cos: FlexTensor, sin: FlexTensor, back: bool) -> FlexTensor {
         let shape = x.shape();
         let (heads, half) = (shape[2], shape[3] / 2);
         let (x, cos, sin) = (Rows::new(x), Rows::new(cos), Rows::new(sin));
@@ -105,32 +96,28 @@ impl FusedOps for Flex {
         made(out, shape)
     }
 
-    fn masked_softmax(scores: FloatTensor<Self>, mask: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn masked_softmax(scores: FlexTensor, mask: FlexTensor) -> FlexTensor {
         let shape = scores.shape();
         let mask = Rows::new(mask);
         in_place(scores, |x| kernels::softmax(x, mask.get(), [shape[1], shape[2], shape[3]]))
     }
 
-    fn row_softmax(scores: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn row_softmax(scores: FlexTensor) -> FlexTensor {
         let width = last(&scores.shape());
         in_place(scores, |x| kernels::softmax(x, &[], [1, 1, width]))
     }
 
-    fn softmax_backward(pattern: FloatTensor<Self>, grad: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn softmax_backward(pattern: FlexTensor, grad: FlexTensor) -> FlexTensor {
         let width = last(&pattern.shape());
         let pattern = Rows::new(pattern);
         in_place(grad, |g| kernels::softmax_backward(pattern.get(), g, width))
     }
 
-    fn head_loss(
-        hidden: FloatTensor<Self>,
-        head: FloatTensor<Self>,
-        targets: Targets,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    fn head_loss(hidden: FlexTensor, head: FlexTensor, targets: Targets) -> (FlexTensor, FlexTensor) {
         head::forward(&hidden, &head::Floats::<Self>(&head), &targets)
     }
 
-    fn cross_entropy(logits: FloatTensor<Self>, targets: Targets) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    fn cross_entropy(logits: FlexTensor, targets: Targets) -> (FlexTensor, FlexTensor) {
         let n = targets.ids.len();
         let (mut loss, mut hits) = (vec![0.0; n], vec![0.0; n]);
         in_place(logits, |x| {
@@ -140,15 +127,11 @@ impl FusedOps for Flex {
         (made(loss, Shape::new([n])), made(hits, Shape::new([n])))
     }
 
-    fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn matmul(a: FlexTensor, b: FlexTensor) -> FlexTensor {
         if flex_products::is_own(&a, &b) { flex_products::matmul(a, b) } else { Self::float_matmul(a, b) }
     }
 
-    fn cross_entropy_backward(
-        logits: FloatTensor<Self>,
-        targets: Targets,
-        grad: FloatTensor<Self>,
-    ) -> FloatTensor<Self> {
+    fn cross_entropy_backward(logits: FlexTensor, targets: Targets, grad: FlexTensor) -> FlexTensor {
         debug_assert_eq!(logits.dtype(), DType::F32);
         let grad = Rows::new(grad);
         in_place(logits, |x| {
@@ -166,26 +149,21 @@ fn mask_banned(logits: &mut [f32], targets: &Targets) {
 }
 
 impl Inference for Flex {
-    fn attend_all(q: FloatTensor<Self>, k: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn attend_all(q: FlexTensor, k: FlexTensor, v: FlexTensor) -> FlexTensor {
         attended(q, k, v, &[]).0
     }
 
-    fn attend_masked(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-    ) -> FloatTensor<Self> {
+    fn attend_masked(q: FlexTensor, k: FlexTensor, v: FlexTensor, mask: FlexTensor) -> FlexTensor {
         attended(q, k, v, Rows::new(mask).get()).0
     }
 
     fn adamw(
-        weight: FloatTensor<Self>,
-        grad: FloatTensor<Self>,
-        moment_1: FloatTensor<Self>,
-        moment_2: FloatTensor<Self>,
+        weight: FlexTensor,
+        grad: FlexTensor,
+        moment_1: FlexTensor,
+        moment_2: FlexTensor,
         step: AdamW,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+    ) -> (FlexTensor, FlexTensor, FlexTensor) {
         let grad = Rows::new(grad);
         let (mut weight, mut moment_1, mut moment_2) = (owned(weight), owned(moment_1), owned(moment_2));
         let parts = values(&mut weight).par_chunks_mut(PART).zip(grad.get().par_chunks(PART));
@@ -195,7 +173,7 @@ impl Inference for Flex {
         (weight, moment_1, moment_2)
     }
 
-    fn sum_of_squares(x: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn sum_of_squares(x: FlexTensor) -> FlexTensor {
         let x = Rows::new(x);
         let sum_of = |part: &[f32]| {
             let mut sum = 0.0;

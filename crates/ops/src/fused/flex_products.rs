@@ -2,7 +2,7 @@
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::ops::{FloatTensorOps, ModuleOps};
-use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
+use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::{DType, Shape};
 use rayon::prelude::*;
 
@@ -112,33 +112,33 @@ fn flat(x: &FlexTensor, columns: usize) -> (usize, Shape) {
 }
 
 impl Stores for Flex {
-    fn linear_stored(x: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self> {
+    fn linear_stored(x: FlexTensor, weight: FrozenMatrix) -> FlexTensor {
         let [out] = stored_products(x, [weight]);
         out
     }
 
-    fn linear_stored_backward(grad: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self> {
+    fn linear_stored_backward(grad: FlexTensor, weight: FrozenMatrix) -> FlexTensor {
         let (_, shape) = flat(&grad, weight.width());
         made(stored_back::rows_through_stored(Rows::new(grad).get(), weight.host()), shape)
     }
 
     fn head_loss_stored(
-        hidden: FloatTensor<Self>,
-        learnt: FloatTensor<Self>,
+        hidden: FlexTensor,
+        learnt: FlexTensor,
         stored: FrozenMatrix,
         targets: Targets,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    ) -> (FlexTensor, FlexTensor) {
         head::forward(&hidden, &head::MixedRows::<Self> { stored: &stored, learnt: &learnt }, &targets)
     }
 }
 
 impl CpuFusedOps for Flex {
-    fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn linear(x: FlexTensor, weight: FlexTensor) -> FlexTensor {
         let [out] = products(x, [weight]);
         out
     }
 
-    fn linear_transposed(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn linear_transposed(x: FlexTensor, table: FlexTensor) -> FlexTensor {
         if !is_few(&x, &[&table]) {
             return linear_of_many(x, Self::float_transpose(table));
         }
@@ -147,33 +147,23 @@ impl CpuFusedOps for Flex {
         made(product::rows_times_transposed(Rows::new(x).get(), Rows(table).get(), [depth, columns]), shape)
     }
 
-    fn attend(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-    ) -> FloatTensor<Self> {
+    fn attend(q: FlexTensor, k: FlexTensor, v: FlexTensor, mask: FlexTensor) -> FlexTensor {
         Self::attend_for_backward(q, k, v, mask).0
     }
 
-    fn attend_for_backward(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    fn attend_for_backward(q: FlexTensor, k: FlexTensor, v: FlexTensor, mask: FlexTensor) -> (FlexTensor, FlexTensor) {
         attended(q, k, v, Rows::new(mask).get())
     }
 
     fn attend_backward(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-        out: FloatTensor<Self>,
-        scales: FloatTensor<Self>,
-        grad: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        q: FlexTensor,
+        k: FlexTensor,
+        v: FlexTensor,
+        mask: FlexTensor,
+        out: FlexTensor,
+        scales: FlexTensor,
+        grad: FlexTensor,
+    ) -> (FlexTensor, FlexTensor, FlexTensor) {
         let (shape, sizes) = (q.shape(), sizes(&q, &k));
         let (q, k, v) = (Rows::new(q), side_by_side(k), side_by_side(v));
         let (mask, out, scales, grad) = (Rows::new(mask), Rows::new(out), Rows::new(scales), Rows::new(grad));
@@ -197,44 +187,37 @@ impl CpuFusedOps for Flex {
 }
 
 impl Products for Flex {
-    fn linear_one(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn linear_one(x: FlexTensor, weight: FlexTensor) -> FlexTensor {
         <Self as CpuFusedOps>::linear(x, weight)
     }
 
-    fn linear_by_row(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn linear_by_row(x: FlexTensor, table: FlexTensor) -> FlexTensor {
         <Self as CpuFusedOps>::linear_transposed(x, table)
     }
 
-    fn linear_two(
-        x: FloatTensor<Self>,
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    fn linear_two(x: FlexTensor, a: FlexTensor, b: FlexTensor) -> (FlexTensor, FlexTensor) {
         let [a, b] = products(x, [a, b]);
         (a, b)
     }
 
     fn linear_three(
-        x: FloatTensor<Self>,
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-        c: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        x: FlexTensor,
+        a: FlexTensor,
+        b: FlexTensor,
+        c: FlexTensor,
+    ) -> (FlexTensor, FlexTensor, FlexTensor) {
         let [a, b, c] = products(x, [a, b, c]);
         (a, b, c)
     }
 }
 
 impl CpuInference for Flex {
-    fn linear_stored_two(x: FloatTensor<Self>, weights: [FrozenMatrix; 2]) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    fn linear_stored_two(x: FlexTensor, weights: [FrozenMatrix; 2]) -> (FlexTensor, FlexTensor) {
         let [a, b] = stored_products(x, weights);
         (a, b)
     }
 
-    fn linear_stored_three(
-        x: FloatTensor<Self>,
-        weights: [FrozenMatrix; 3],
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+    fn linear_stored_three(x: FlexTensor, weights: [FrozenMatrix; 3]) -> (FlexTensor, FlexTensor, FlexTensor) {
         let [a, b, c] = stored_products(x, weights);
         (a, b, c)
     }

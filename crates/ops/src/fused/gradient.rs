@@ -6,7 +6,7 @@ use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::Checkpoi
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, unary};
 use burn::backend::ops::{FloatTensorOps, ModuleOps};
-use burn::backend::{Autodiff, Backend, TensorMetadata, tensor::FloatTensor};
+use burn::backend::{Autodiff, Backend, TensorMetadata, tensor::FloatTensor as Float};
 use burn::tensor::Shape;
 
 use super::{CpuFusedOps, FusedOps, Stores, Targets, head, many, parts};
@@ -42,7 +42,7 @@ pub fn of_copies<T>(run: impl FnOnce() -> T) -> T {
 }
 
 /// The product for every batch row; under [`of_copies`], the first row's, repeated.
-fn of_each<B: Backend>(x: FloatTensor<B>, product: impl FnOnce(FloatTensor<B>) -> FloatTensor<B>) -> FloatTensor<B> {
+fn of_each<B: Backend>(x: Float<B>, product: impl FnOnce(Float<B>) -> Float<B>) -> Float<B> {
     match x.shape()[0] {
         copies if COPIES.get() && copies > 1 => {
             B::float_repeat_dim(product(B::float_slice(x, &[(0..1).into()])), 0, copies)
@@ -80,7 +80,7 @@ macro_rules! register_wanted {
 struct RmsNorm;
 
 impl<B: FusedOps> Backward<B, 2> for RmsNorm {
-    type State = (FloatTensor<B>, FloatTensor<B>, f64);
+    type State = (Float<B>, Float<B>, f64);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
         let grad = grads.consume::<B>(&ops.node);
@@ -93,7 +93,7 @@ impl<B: FusedOps> Backward<B, 2> for RmsNorm {
 struct SwiGlu;
 
 impl<B: FusedOps> Backward<B, 2> for SwiGlu {
-    type State = (FloatTensor<B>, FloatTensor<B>);
+    type State = (Float<B>, Float<B>);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
         let grad = grads.consume::<B>(&ops.node);
@@ -106,7 +106,7 @@ impl<B: FusedOps> Backward<B, 2> for SwiGlu {
 struct Matmul;
 
 impl<B: FusedOps> Backward<B, 2> for Matmul {
-    type State = (Option<FloatTensor<B>>, Option<FloatTensor<B>>, [Shape; 2]);
+    type State = (Option<Float<B>>, Option<Float<B>>, [Shape; 2]);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
         let grad = grads.consume::<B>(&ops.node);
@@ -120,12 +120,12 @@ impl<B: FusedOps> Backward<B, 2> for Matmul {
 /// Saved state for the gradients of a product with LoRA factors.
 #[derive(Clone, Debug)]
 struct Adaptation<B: Backend> {
-    x: FloatTensor<B>,
-    weight: FloatTensor<B>,
-    a: FloatTensor<B>,
-    b: FloatTensor<B>,
+    x: Float<B>,
+    weight: Float<B>,
+    a: Float<B>,
+    b: Float<B>,
     /// `x A`.
-    between: FloatTensor<B>,
+    between: Float<B>,
     scale: f64,
 }
 
@@ -151,8 +151,8 @@ impl<B: FusedOps> Backward<B, 3> for Adapted {
 }
 
 /// Sums a gradient over the axes that an operation broadcast.
-fn summed<B: Backend>(grad: FloatTensor<B>, shape: &Shape) -> FloatTensor<B> {
-    let repeated = |grad: &FloatTensor<B>, axis: usize| shape[axis] == 1 && grad.shape()[axis] > 1;
+fn summed<B: Backend>(grad: Float<B>, shape: &Shape) -> Float<B> {
+    let repeated = |grad: &Float<B>, axis: usize| shape[axis] == 1 && grad.shape()[axis] > 1;
     (0..shape.rank()).fold(grad, |grad, axis| if repeated(&grad, axis) { B::float_sum_dim(grad, axis) } else { grad })
 }
 
@@ -173,7 +173,7 @@ impl<B: Stores> Backward<B, 1> for LinearStored {
 struct LinearOfCopies;
 
 impl<B: CpuFusedOps> Backward<B, 1> for LinearOfCopies {
-    type State = FloatTensor<B>;
+    type State = Float<B>;
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
         let weight = ops.state;
@@ -198,7 +198,7 @@ impl<B: Stores> Backward<B, 1> for LinearStoredBack {
 struct Rotate;
 
 impl<B: FusedOps> Backward<B, 1> for Rotate {
-    type State = (FloatTensor<B>, FloatTensor<B>, bool);
+    type State = (Float<B>, Float<B>, bool);
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
         let (cos, sin, back) = ops.state;
@@ -211,7 +211,7 @@ impl<B: FusedOps> Backward<B, 1> for Rotate {
 struct Attend;
 
 impl<B: CpuFusedOps> Backward<B, 3> for Attend {
-    type State = [FloatTensor<B>; 6];
+    type State = [Float<B>; 6];
 
     fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
         let grad = grads.consume::<B>(&ops.node);
@@ -245,7 +245,7 @@ impl<B: FusedOps> Backward<B, 3> for AttendInParts {
 struct SoftmaxGradient;
 
 impl<B: FusedOps> Backward<B, 1> for SoftmaxGradient {
-    type State = FloatTensor<B>;
+    type State = Float<B>;
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
         let pattern = ops.state;
@@ -257,7 +257,7 @@ impl<B: FusedOps> Backward<B, 1> for SoftmaxGradient {
 struct HeadLoss;
 
 impl<B: FusedOps> Backward<B, 2> for HeadLoss {
-    type State = (FloatTensor<B>, FloatTensor<B>, Targets);
+    type State = (Float<B>, Float<B>, Targets);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
         let grad = grads.consume::<B>(&ops.node);
@@ -272,7 +272,7 @@ impl<B: FusedOps> Backward<B, 2> for HeadLoss {
 struct HeadLossStored;
 
 impl<B: Stores> Backward<B, 2> for HeadLossStored {
-    type State = (FloatTensor<B>, FloatTensor<B>, FrozenMatrix, Targets);
+    type State = (Float<B>, Float<B>, FrozenMatrix, Targets);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
         let grad = grads.consume::<B>(&ops.node);
@@ -285,7 +285,7 @@ impl<B: Stores> Backward<B, 2> for HeadLossStored {
 }
 
 impl<B: FusedOps, C: CheckpointStrategy> FusedOps for Autodiff<B, C> {
-    fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f64) -> FloatTensor<Self> {
+    fn rms_norm(x: Float<Self>, weight: Float<Self>, eps: f64) -> Float<Self> {
         let parents = [x.node(), weight.node()];
         let (x, weight) = (x.into_primitive(), weight.into_primitive());
         let output = B::rms_norm(x.clone(), weight.clone(), eps);
@@ -293,45 +293,35 @@ impl<B: FusedOps, C: CheckpointStrategy> FusedOps for Autodiff<B, C> {
     }
 
     fn rms_norm_backward(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        grad: FloatTensor<Self>,
+        x: Float<Self>,
+        weight: Float<Self>,
+        grad: Float<Self>,
         eps: f64,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    ) -> (Float<Self>, Float<Self>) {
         let pair = B::rms_norm_backward(x.into_primitive(), weight.into_primitive(), grad.into_primitive(), eps);
         (constant::<B, C>(pair.0), constant::<B, C>(pair.1))
     }
 
-    fn swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn swiglu(gate: Float<Self>, up: Float<Self>) -> Float<Self> {
         let parents = [gate.node(), up.node()];
         let (gate, up) = (gate.into_primitive(), up.into_primitive());
         let output = B::swiglu(gate.clone(), up.clone());
         finish!(SwiGlu, parents, output, (gate, up))
     }
 
-    fn swiglu_backward(
-        gate: FloatTensor<Self>,
-        up: FloatTensor<Self>,
-        grad: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    fn swiglu_backward(gate: Float<Self>, up: Float<Self>, grad: Float<Self>) -> (Float<Self>, Float<Self>) {
         let pair = B::swiglu_backward(gate.into_primitive(), up.into_primitive(), grad.into_primitive());
         (constant::<B, C>(pair.0), constant::<B, C>(pair.1))
     }
 
-    fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self> {
+    fn rotate(x: Float<Self>, cos: Float<Self>, sin: Float<Self>, back: bool) -> Float<Self> {
         let parents = [x.node()];
         let (cos, sin) = (cos.into_primitive(), sin.into_primitive());
         let output = B::rotate(x.into_primitive(), cos.clone(), sin.clone(), back);
         finish!(Rotate, parents, output, (cos, sin, back))
     }
 
-    fn attend_in_parts(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-        held: usize,
-    ) -> FloatTensor<Self> {
+    fn attend_in_parts(q: Float<Self>, k: Float<Self>, v: Float<Self>, mask: Float<Self>, held: usize) -> Float<Self> {
         let parents = [q.node(), k.node(), v.node()];
         let (q, k, v, mask) = (q.into_primitive(), k.into_primitive(), v.into_primitive(), mask.into_primitive());
         let inputs = parts::Inputs::<B> { q, k, v, mask, held };
@@ -339,39 +329,35 @@ impl<B: FusedOps, C: CheckpointStrategy> FusedOps for Autodiff<B, C> {
         finish!(AttendInParts, parents, output, inputs)
     }
 
-    fn masked_softmax(scores: FloatTensor<Self>, mask: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn masked_softmax(scores: Float<Self>, mask: Float<Self>) -> Float<Self> {
         let parents = [scores.node()];
         let output = B::masked_softmax(scores.into_primitive(), mask.into_primitive());
         finish!(SoftmaxGradient, parents, output, output.clone())
     }
 
-    fn row_softmax(scores: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn row_softmax(scores: Float<Self>) -> Float<Self> {
         let parents = [scores.node()];
         let output = B::row_softmax(scores.into_primitive());
         finish!(SoftmaxGradient, parents, output, output.clone())
     }
 
-    fn softmax_backward(pattern: FloatTensor<Self>, grad: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn softmax_backward(pattern: Float<Self>, grad: Float<Self>) -> Float<Self> {
         constant::<B, C>(B::softmax_backward(pattern.into_primitive(), grad.into_primitive()))
     }
 
-    fn head_loss(
-        hidden: FloatTensor<Self>,
-        head: FloatTensor<Self>,
-        targets: Targets,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    fn head_loss(hidden: Float<Self>, head: Float<Self>, targets: Targets) -> (Float<Self>, Float<Self>) {
         let parents = [hidden.node(), head.node()];
         let (hidden, head) = (hidden.into_primitive(), head.into_primitive());
         let (output, hits) = B::head_loss(hidden.clone(), head.clone(), targets.clone());
         (finish!(HeadLoss, parents, output, (hidden, head, targets)), constant::<B, C>(hits))
     }
 
-    fn cross_entropy(logits: FloatTensor<Self>, targets: Targets) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    fn cross_entropy(logits: Float<Self>, targets: Targets) -> (Float<Self>, Float<Self>) {
         let (loss, hits) = B::cross_entropy(logits.into_primitive(), targets);
         (constant::<B, C>(loss), constant::<B, C>(hits))
     }
 
-    fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn matmul(a: Float<Self>, b: Float<Self>) -> Float<Self> {
         let parents = [a.node(), b.node()];
         // Each factor is stored for the other's gradient.
         let wanted = [a.is_tracked(), b.is_tracked()];
@@ -381,13 +367,7 @@ impl<B: FusedOps, C: CheckpointStrategy> FusedOps for Autodiff<B, C> {
         finish!(Matmul, parents, output, (wanted[1].then_some(a), wanted[0].then_some(b), shapes))
     }
 
-    fn adapted(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-        scale: f64,
-    ) -> FloatTensor<Self> {
+    fn adapted(x: Float<Self>, weight: Float<Self>, a: Float<Self>, b: Float<Self>, scale: f64) -> Float<Self> {
         let parents = [x.node(), a.node(), b.node()];
         let [x, weight, a, b] = [x, weight, a, b].map(|x| x.into_primitive());
         let between = B::matmul(x.clone(), a.clone());
@@ -396,34 +376,30 @@ impl<B: FusedOps, C: CheckpointStrategy> FusedOps for Autodiff<B, C> {
         finish!(Adapted, parents, output, Adaptation { x, weight, a, b, between, scale })
     }
 
-    fn cross_entropy_backward(
-        logits: FloatTensor<Self>,
-        targets: Targets,
-        grad: FloatTensor<Self>,
-    ) -> FloatTensor<Self> {
+    fn cross_entropy_backward(logits: Float<Self>, targets: Targets, grad: Float<Self>) -> Float<Self> {
         constant::<B, C>(B::cross_entropy_backward(logits.into_primitive(), targets, grad.into_primitive()))
     }
 }
 
 impl<B: Stores, C: CheckpointStrategy> Stores for Autodiff<B, C> {
-    fn linear_stored(x: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self> {
+    fn linear_stored(x: Float<Self>, weight: FrozenMatrix) -> Float<Self> {
         let parents = [x.node()];
         let output = of_each::<B>(x.into_primitive(), |x| B::linear_stored(x, weight.clone()));
         finish!(LinearStored, parents, output, weight)
     }
 
-    fn linear_stored_backward(grad: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self> {
+    fn linear_stored_backward(grad: Float<Self>, weight: FrozenMatrix) -> Float<Self> {
         let parents = [grad.node()];
         let output = B::linear_stored_backward(grad.into_primitive(), weight.clone());
         finish!(LinearStoredBack, parents, output, weight)
     }
 
     fn head_loss_stored(
-        hidden: FloatTensor<Self>,
-        learnt: FloatTensor<Self>,
+        hidden: Float<Self>,
+        learnt: Float<Self>,
         stored: FrozenMatrix,
         targets: Targets,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    ) -> (Float<Self>, Float<Self>) {
         let parents = [hidden.node(), learnt.node()];
         let (hidden, learnt) = (hidden.into_primitive(), learnt.into_primitive());
         let (output, hits) = B::head_loss_stored(hidden.clone(), learnt.clone(), stored.clone(), targets.clone());
@@ -432,7 +408,7 @@ impl<B: Stores, C: CheckpointStrategy> Stores for Autodiff<B, C> {
 }
 
 impl<B: CpuFusedOps, C: CheckpointStrategy> CpuFusedOps for Autodiff<B, C> {
-    fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn linear(x: Float<Self>, weight: Float<Self>) -> Float<Self> {
         if COPIES.get() && !weight.is_tracked() {
             let (parents, weight) = ([x.node()], weight.into_primitive());
             let product = |x| <B as CpuFusedOps>::linear(x, weight.clone());
@@ -449,16 +425,11 @@ impl<B: CpuFusedOps, C: CheckpointStrategy> CpuFusedOps for Autodiff<B, C> {
         Self::float_reshape(<Self as FusedOps>::matmul(Self::float_reshape(x, flat), weight), shape)
     }
 
-    fn linear_transposed(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn linear_transposed(x: Float<Self>, table: Float<Self>) -> Float<Self> {
         <Self as CpuFusedOps>::linear(x, Self::float_transpose(table))
     }
 
-    fn attend(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-    ) -> FloatTensor<Self> {
+    fn attend(q: Float<Self>, k: Float<Self>, v: Float<Self>, mask: Float<Self>) -> Float<Self> {
         let parents = [q.node(), k.node(), v.node()];
         let (q, k, v, mask) = (q.into_primitive(), k.into_primitive(), v.into_primitive(), mask.into_primitive());
         let (output, scales) = B::attend_for_backward(q.clone(), k.clone(), v.clone(), mask.clone());
@@ -466,25 +437,25 @@ impl<B: CpuFusedOps, C: CheckpointStrategy> CpuFusedOps for Autodiff<B, C> {
     }
 
     fn attend_for_backward(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        q: Float<Self>,
+        k: Float<Self>,
+        v: Float<Self>,
+        mask: Float<Self>,
+    ) -> (Float<Self>, Float<Self>) {
         let (q, k, v, mask) = (q.into_primitive(), k.into_primitive(), v.into_primitive(), mask.into_primitive());
         let (output, scales) = B::attend_for_backward(q, k, v, mask);
         (constant::<B, C>(output), constant::<B, C>(scales))
     }
 
     fn attend_backward(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-        out: FloatTensor<Self>,
-        scales: FloatTensor<Self>,
-        grad: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        q: Float<Self>,
+        k: Float<Self>,
+        v: Float<Self>,
+        mask: Float<Self>,
+        out: Float<Self>,
+        scales: Float<Self>,
+        grad: Float<Self>,
+    ) -> (Float<Self>, Float<Self>, Float<Self>) {
         let (q, k, v, mask) = (q.into_primitive(), k.into_primitive(), v.into_primitive(), mask.into_primitive());
         let (out, scales, grad) = (out.into_primitive(), scales.into_primitive(), grad.into_primitive());
         let (dq, dk, dv) = B::attend_backward(q, k, v, mask, out, scales, grad);
@@ -493,6 +464,6 @@ impl<B: CpuFusedOps, C: CheckpointStrategy> CpuFusedOps for Autodiff<B, C> {
 }
 
 /// Gradients of gradients are not supported: the result is a constant.
-fn constant<B: Backend, C: CheckpointStrategy>(x: FloatTensor<B>) -> FloatTensor<Autodiff<B, C>> {
+fn constant<B: Backend, C: CheckpointStrategy>(x: Float<B>) -> Float<Autodiff<B, C>> {
     <Autodiff<B, C> as burn::backend::AutodiffBackend>::from_inner(x)
 }

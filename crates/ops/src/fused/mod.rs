@@ -28,7 +28,7 @@ mod stored_bf16;
 mod stored_many;
 mod turn;
 
-use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
+use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor as Float};
 use burn::tensor::{DType, Device, Scalar, Tensor};
 
 use super::frozen::FrozenMatrix;
@@ -41,183 +41,142 @@ pub(super) use product::is_shared;
 #[backend_extension(Flex, Cube: cfg(all(feature = "gpu", not(feature = "fusion"))), Autodiff)]
 pub(crate) trait FusedOps: Backend {
     /// `x / sqrt(mean(x²) + eps) · weight` over the last axis.
-    fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f64) -> FloatTensor<Self>;
+    fn rms_norm(x: Float<Self>, weight: Float<Self>, eps: f64) -> Float<Self>;
     /// Gradients of `x` and `weight`.
     fn rms_norm_backward(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        grad: FloatTensor<Self>,
+        x: Float<Self>,
+        weight: Float<Self>,
+        grad: Float<Self>,
         eps: f64,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    ) -> (Float<Self>, Float<Self>);
     /// `silu(gate) · up`.
-    fn swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self>;
+    fn swiglu(gate: Float<Self>, up: Float<Self>) -> Float<Self>;
     /// Gradients of `gate` and `up`.
-    fn swiglu_backward(
-        gate: FloatTensor<Self>,
-        up: FloatTensor<Self>,
-        grad: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    fn swiglu_backward(gate: Float<Self>, up: Float<Self>, grad: Float<Self>) -> (Float<Self>, Float<Self>);
     /// RoPE on `[B, L, H, dh]` with `[B, L, 1, dh/2]` tables; by `−angle` if `back`, which is also its gradient.
-    fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self>;
+    fn rotate(x: Float<Self>, cos: Float<Self>, sin: Float<Self>, back: bool) -> Float<Self>;
     /// Grouped attention in chunks of positions with at most `held` bytes of scores: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]` →
     /// `[B, L, H, dh]`. By the mask `[B, 1, L, T]` query l sees no slot after `T − L + l`.
-    fn attend_in_parts(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-        held: usize,
-    ) -> FloatTensor<Self> {
+    fn attend_in_parts(q: Float<Self>, k: Float<Self>, v: Float<Self>, mask: Float<Self>, held: usize) -> Float<Self> {
         parts::forward(&parts::Inputs::<Self> { q, k, v, mask, held })
     }
     /// Softmax over the last axis of scores `[B, H, L, T]` plus a mask `[B, 1, L, T]`.
-    fn masked_softmax(scores: FloatTensor<Self>, mask: FloatTensor<Self>) -> FloatTensor<Self>;
+    fn masked_softmax(scores: Float<Self>, mask: Float<Self>) -> Float<Self>;
     /// Softmax over the last axis.
-    fn row_softmax(scores: FloatTensor<Self>) -> FloatTensor<Self>;
+    fn row_softmax(scores: Float<Self>) -> Float<Self>;
     /// Gradient of the scores from the softmax's output.
-    fn softmax_backward(pattern: FloatTensor<Self>, grad: FloatTensor<Self>) -> FloatTensor<Self>;
+    fn softmax_backward(pattern: Float<Self>, grad: Float<Self>) -> Float<Self>;
     /// `−log softmax(h W)[target]` of each row, and whether no token was more probable: `[N, D]`, `[D, V]` → `[N]`, `[N]`.
-    fn head_loss(
-        hidden: FloatTensor<Self>,
-        head: FloatTensor<Self>,
-        targets: Targets,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    fn head_loss(hidden: Float<Self>, head: Float<Self>, targets: Targets) -> (Float<Self>, Float<Self>);
     /// `−log softmax(row)[target]` of logits `[N, V]`, and whether no token was more probable.
-    fn cross_entropy(logits: FloatTensor<Self>, targets: Targets) -> (FloatTensor<Self>, FloatTensor<Self>);
+    fn cross_entropy(logits: Float<Self>, targets: Targets) -> (Float<Self>, Float<Self>);
     /// `a b`: `[.., M, K]`, `[.., K, N]` → `[.., M, N]`; f32 is not rounded.
-    fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self>;
+    fn matmul(a: Float<Self>, b: Float<Self>) -> Float<Self>;
     /// `y + scale · a b`.
-    fn matmul_onto(y: FloatTensor<Self>, a: FloatTensor<Self>, b: FloatTensor<Self>, scale: f64) -> FloatTensor<Self> {
+    fn matmul_onto(y: Float<Self>, a: Float<Self>, b: Float<Self>, scale: f64) -> Float<Self> {
         Self::float_add(y, Self::scaled_matmul(a, b, scale))
     }
     /// `scale · a b`.
-    fn scaled_matmul(a: FloatTensor<Self>, b: FloatTensor<Self>, scale: f64) -> FloatTensor<Self> {
+    fn scaled_matmul(a: Float<Self>, b: Float<Self>, scale: f64) -> Float<Self> {
         Self::float_mul_scalar(Self::matmul(a, b), Scalar::Float(scale))
     }
     /// `x W + scale · (x A) B`: `[1, M, K]`, a frozen W `[1, K, N]`, factors `[1, K, R]` and `[1, R, N]` → `[1, M, N]`.
-    fn adapted(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-        scale: f64,
-    ) -> FloatTensor<Self> {
+    fn adapted(x: Float<Self>, weight: Float<Self>, a: Float<Self>, b: Float<Self>, scale: f64) -> Float<Self> {
         let y = Self::matmul(x.clone(), weight);
         Self::matmul_onto(y, Self::matmul(x, a), b, scale)
     }
     /// Gradient of the logits.
-    fn cross_entropy_backward(
-        logits: FloatTensor<Self>,
-        targets: Targets,
-        grad: FloatTensor<Self>,
-    ) -> FloatTensor<Self>;
+    fn cross_entropy_backward(logits: Float<Self>, targets: Targets, grad: Float<Self>) -> Float<Self>;
 }
 
 /// Products with matrices that are stored as their file stores them.
 #[backend_extension(Flex, Cube: cfg(all(feature = "gpu", not(feature = "fusion"))), Autodiff)]
 pub(crate) trait Stores: FusedOps {
     /// `x Wᵀ` with W `[N, K]`: `[.., K]` → `[.., N]`.
-    fn linear_stored(x: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self>;
+    fn linear_stored(x: Float<Self>, weight: FrozenMatrix) -> Float<Self>;
     /// Gradient of x: `[.., N]` → `[.., K]`.
-    fn linear_stored_backward(grad: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self>;
+    fn linear_stored_backward(grad: Float<Self>, weight: FrozenMatrix) -> Float<Self>;
     /// [`FusedOps::head_loss`] of a head whose first rows are in their file format and whose last are floats: `[N, D]`, `[n, D]` → `[N]`, `[N]`.
     fn head_loss_stored(
-        hidden: FloatTensor<Self>,
-        learnt: FloatTensor<Self>,
+        hidden: Float<Self>,
+        learnt: Float<Self>,
         stored: FrozenMatrix,
         targets: Targets,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    ) -> (Float<Self>, Float<Self>);
 }
 
 /// Operations that are single passes on the CPU only: products with weights, and attention with gradients.
 #[backend_extension(Flex, Autodiff)]
 pub(crate) trait CpuFusedOps: FusedOps {
     /// `x W`: `[.., K]`, `[K, N]` → `[.., N]`.
-    fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
+    fn linear(x: Float<Self>, weight: Float<Self>) -> Float<Self>;
     /// `x Tᵀ`: `[.., K]`, `[N, K]` → `[.., N]`.
-    fn linear_transposed(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self>;
+    fn linear_transposed(x: Float<Self>, table: Float<Self>) -> Float<Self>;
     /// Grouped attention: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, a mask `[B, 1, L, T]` → `[B, L, H, dh]`.
-    fn attend(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-    ) -> FloatTensor<Self>;
+    fn attend(q: Float<Self>, k: Float<Self>, v: Float<Self>, mask: Float<Self>) -> Float<Self>;
     /// Attention, and the scales of its patterns `[B, L, H, 2]`, from which `attend_backward` makes them again.
     fn attend_for_backward(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+        q: Float<Self>,
+        k: Float<Self>,
+        v: Float<Self>,
+        mask: Float<Self>,
+    ) -> (Float<Self>, Float<Self>);
     /// Gradients of q, k and v. `out` and `scales` are results of `attend_for_backward`.
     fn attend_backward(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-        out: FloatTensor<Self>,
-        scales: FloatTensor<Self>,
-        grad: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+        q: Float<Self>,
+        k: Float<Self>,
+        v: Float<Self>,
+        mask: Float<Self>,
+        out: Float<Self>,
+        scales: Float<Self>,
+        grad: Float<Self>,
+    ) -> (Float<Self>, Float<Self>, Float<Self>);
 }
 
 /// Operations that are fused outside autodiff only.
 #[backend_extension(Flex, Cube: cfg(all(feature = "gpu", not(feature = "fusion"))))]
 pub(crate) trait Inference: Backend {
     /// Grouped attention in which every query sees every slot: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]` → `[B, L, H, dh]`.
-    fn attend_all(q: FloatTensor<Self>, k: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self>;
+    fn attend_all(q: Float<Self>, k: Float<Self>, v: Float<Self>) -> Float<Self>;
     /// Grouped attention with a mask `[B, 1, L, T]`.
-    fn attend_masked(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        mask: FloatTensor<Self>,
-    ) -> FloatTensor<Self>;
+    fn attend_masked(q: Float<Self>, k: Float<Self>, v: Float<Self>, mask: Float<Self>) -> Float<Self>;
     /// A weight and its two moments after a step; all of one shape.
     fn adamw(
-        weight: FloatTensor<Self>,
-        grad: FloatTensor<Self>,
-        moment_1: FloatTensor<Self>,
-        moment_2: FloatTensor<Self>,
+        weight: Float<Self>,
+        grad: Float<Self>,
+        moment_1: Float<Self>,
+        moment_2: Float<Self>,
         step: AdamW,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+    ) -> (Float<Self>, Float<Self>, Float<Self>);
     /// `Σ x²` in parts, `[parts]`.
-    fn sum_of_squares(x: FloatTensor<Self>) -> FloatTensor<Self>;
+    fn sum_of_squares(x: Float<Self>) -> Float<Self>;
 }
 
 /// Products with float matrices outside autodiff; on a GPU only those of few rows.
 #[backend_extension(Flex, Cube: cfg(all(feature = "gpu", not(feature = "fusion"))))]
 pub(crate) trait Products: Backend {
     /// `x W`: `[.., K]`, `[K, N]` → `[.., N]`.
-    fn linear_one(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
+    fn linear_one(x: Float<Self>, weight: Float<Self>) -> Float<Self>;
     /// Two weights, one input.
-    fn linear_two(
-        x: FloatTensor<Self>,
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    fn linear_two(x: Float<Self>, a: Float<Self>, b: Float<Self>) -> (Float<Self>, Float<Self>);
     /// With three.
     fn linear_three(
-        x: FloatTensor<Self>,
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-        c: FloatTensor<Self>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+        x: Float<Self>,
+        a: Float<Self>,
+        b: Float<Self>,
+        c: Float<Self>,
+    ) -> (Float<Self>, Float<Self>, Float<Self>);
     /// `x Tᵀ`: `[.., K]`, `[N, K]` → `[.., N]`.
-    fn linear_by_row(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self>;
+    fn linear_by_row(x: Float<Self>, table: Float<Self>) -> Float<Self>;
 }
 
 /// [`CpuFusedOps`] outside autodiff only.
 #[backend_extension(Flex)]
 pub(crate) trait CpuInference: Backend {
     /// [`Stores::linear_stored`] of one input with two weights.
-    fn linear_stored_two(x: FloatTensor<Self>, weights: [FrozenMatrix; 2]) -> (FloatTensor<Self>, FloatTensor<Self>);
+    fn linear_stored_two(x: Float<Self>, weights: [FrozenMatrix; 2]) -> (Float<Self>, Float<Self>);
     /// With three.
-    fn linear_stored_three(
-        x: FloatTensor<Self>,
-        weights: [FrozenMatrix; 3],
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+    fn linear_stored_three(x: Float<Self>, weights: [FrozenMatrix; 3]) -> (Float<Self>, Float<Self>, Float<Self>);
 }
 
 /// Whether a tensor can use [`FusedOps`] and [`Inference`].

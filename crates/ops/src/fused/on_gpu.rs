@@ -1,7 +1,7 @@
 //! Operations that are fused on a GPU only, outside autodiff. Decoding there waits for launches, and these reduce their number.
 
 #[cfg(all(feature = "gpu", not(feature = "fusion")))]
-use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
+use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor as Float};
 use burn::tensor::Tensor;
 
 use crate::Heads;
@@ -12,27 +12,22 @@ pub(crate) trait OnGpu: Backend {
     /// Queries `[B, L, H, dh]` and keys `[B, L, Hkv, dh]` normalised (with `eps`) and turned, keys and values `[B, L, Hkv, dh]` written into
     /// a cache `[B, Hkv, dh, capacity]` and `[B, Hkv, capacity, dh]` from slot `at` on: the queries and the cache.
     fn append_heads(
-        q: FloatTensor<Self>,
-        k: FloatTensor<Self>,
-        v: FloatTensor<Self>,
-        q_gain: FloatTensor<Self>,
-        k_gain: FloatTensor<Self>,
-        cos: FloatTensor<Self>,
-        sin: FloatTensor<Self>,
-        keys: FloatTensor<Self>,
-        values: FloatTensor<Self>,
+        q: Float<Self>,
+        k: Float<Self>,
+        v: Float<Self>,
+        q_gain: Float<Self>,
+        k_gain: Float<Self>,
+        cos: Float<Self>,
+        sin: Float<Self>,
+        keys: Float<Self>,
+        values: Float<Self>,
         at: usize,
         eps: Option<f64>,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+    ) -> (Float<Self>, Float<Self>, Float<Self>);
     /// `x + more`, and the norm of the sum.
-    fn add_rms_norm(
-        x: FloatTensor<Self>,
-        more: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        eps: f64,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    fn add_rms_norm(x: Float<Self>, more: Float<Self>, weight: Float<Self>, eps: f64) -> (Float<Self>, Float<Self>);
     /// The first `n` of an axis, without a copy.
-    fn first_of(x: FloatTensor<Self>, axis: usize, n: usize) -> FloatTensor<Self>;
+    fn first_of(x: Float<Self>, axis: usize, n: usize) -> Float<Self>;
 }
 
 /// The cache `[B, Hkv, dh, capacity]` and `[B, Hkv, capacity, dh]` with keys and values from slot `at` on, and the queries; without a kernel

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use burn::backend::TensorMetadata;
-use burn::backend::tensor::FloatTensor;
+use burn::backend::tensor::FloatTensor as Float;
 use burn::tensor::{FloatDType, Shape, Slice};
 
 use super::FusedOps;
@@ -15,10 +15,10 @@ const TILE: usize = 64;
 /// q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, the mask `[B, 1, L, T]`, by which query l of L sees no slot after `T − L + l`.
 #[derive(Clone, Debug)]
 pub(super) struct Inputs<B: FusedOps> {
-    pub q: FloatTensor<B>,
-    pub k: FloatTensor<B>,
-    pub v: FloatTensor<B>,
-    pub mask: FloatTensor<B>,
+    pub q: Float<B>,
+    pub k: Float<B>,
+    pub v: Float<B>,
+    pub mask: Float<B>,
     /// Maximum bytes of scores in memory, unless those of a single position need more.
     pub held: usize,
 }
@@ -26,21 +26,21 @@ pub(super) struct Inputs<B: FusedOps> {
 /// Inputs for a chunk of positions, without slots that none of them sees.
 struct AttentionChunk<B: FusedOps> {
     /// `[B, Hkv, H / Hkv · n, dh]`, scaled by `1 / √dh`.
-    q: FloatTensor<B>,
-    k: FloatTensor<B>,
-    v: FloatTensor<B>,
+    q: Float<B>,
+    k: Float<B>,
+    v: Float<B>,
     /// Softmax of its scores, `[B, H, n, t]`.
-    pattern: FloatTensor<B>,
+    pattern: Float<B>,
     positions: Range<usize>,
     slots: usize,
 }
 
-fn cut<B: FusedOps>(x: &FloatTensor<B>, axis: usize, range: &Range<usize>) -> FloatTensor<B> {
+fn cut<B: FusedOps>(x: &Float<B>, axis: usize, range: &Range<usize>) -> Float<B> {
     let some = |i| if i == axis { Slice::from(range.clone()) } else { Slice::full() };
     B::float_slice(x.clone(), &(0..x.shape().num_dims()).map(some).collect::<Vec<_>>())
 }
 
-fn reshaped<B: FusedOps>(x: FloatTensor<B>, shape: [usize; 4]) -> FloatTensor<B> {
+fn reshaped<B: FusedOps>(x: Float<B>, shape: [usize; 4]) -> Float<B> {
     B::float_reshape(x, Shape::new(shape))
 }
 
@@ -58,14 +58,14 @@ impl<B: FusedOps> Inputs<B> {
     }
 
     /// Some positions of `[B, L, H, dh]`, the heads of a group as rows: `[B, Hkv, H / Hkv · n, dh]`.
-    fn grouped(&self, x: &FloatTensor<B>, positions: &Range<usize>) -> FloatTensor<B> {
+    fn grouped(&self, x: &Float<B>, positions: &Range<usize>) -> Float<B> {
         let ([b, _, h, dh], groups) = (self.q.shape().dims(), self.k.shape()[1]);
         let some = B::float_swap_dims(cut::<B>(x, 1, positions), 1, 2);
         reshaped::<B>(some, [b, groups, h / groups * positions.len(), dh])
     }
 
     /// The inverse: `[B, n, H, dh]`.
-    fn apart(&self, x: FloatTensor<B>, positions: &Range<usize>) -> FloatTensor<B> {
+    fn apart(&self, x: Float<B>, positions: &Range<usize>) -> Float<B> {
         let [b, _, h, dh] = self.q.shape().dims();
         B::float_swap_dims(reshaped::<B>(x, [b, h, positions.len(), dh]), 1, 2)
     }
@@ -82,14 +82,14 @@ impl<B: FusedOps> Inputs<B> {
     }
 
     /// A pattern or its gradient in the shape of the products: `[B, H, n, t]` → `[B, Hkv, H / Hkv · n, t]`.
-    fn rows(&self, x: FloatTensor<B>) -> FloatTensor<B> {
+    fn rows(&self, x: Float<B>) -> Float<B> {
         let ([b, h, n, t], groups) = (x.shape().dims(), self.k.shape()[1]);
         reshaped::<B>(x, [b, groups, h / groups * n, t])
     }
 }
 
 /// `softmax(q·k / √dh + mask) v`, `[B, L, H, dh]`.
-pub(super) fn forward<B: FusedOps>(inputs: &Inputs<B>) -> FloatTensor<B> {
+pub(super) fn forward<B: FusedOps>(inputs: &Inputs<B>) -> Float<B> {
     let z = |positions: Range<usize>| {
         let AttentionChunk { v, pattern, .. } = inputs.part(positions.clone());
         inputs.apart(B::matmul(inputs.rows(pattern), v), &positions)
@@ -98,11 +98,7 @@ pub(super) fn forward<B: FusedOps>(inputs: &Inputs<B>) -> FloatTensor<B> {
 }
 
 /// Gradients of q, k and v, if needed, from that of the output.
-pub(super) fn backward<B: FusedOps>(
-    inputs: &Inputs<B>,
-    grad: &FloatTensor<B>,
-    wanted: [bool; 3],
-) -> [Option<FloatTensor<B>>; 3] {
+pub(super) fn backward<B: FusedOps>(inputs: &Inputs<B>, grad: &Float<B>, wanted: [bool; 3]) -> [Option<Float<B>>; 3] {
     let mut of_q = vec![];
     let [mut of_k, mut of_v] = [&inputs.k, &inputs.v].map(Sum::<B>::like);
     for positions in inputs.parts() {
@@ -131,24 +127,24 @@ pub(super) fn backward<B: FusedOps>(
 
 /// A gradient `[B, Hkv, T, dh]`, accumulated in f32; chunks add to its first slots.
 struct Sum<B: FusedOps> {
-    so_far: FloatTensor<B>,
+    so_far: Float<B>,
     dtype: FloatDType,
 }
 
 impl<B: FusedOps> Sum<B> {
-    fn like(x: &FloatTensor<B>) -> Self {
+    fn like(x: &Float<B>) -> Self {
         let so_far = B::float_zeros(x.shape(), &x.device(), FloatDType::F32);
         Self { so_far, dtype: x.dtype().into() }
     }
 
-    fn plus(self, more: FloatTensor<B>, slots: usize) -> Self {
+    fn plus(self, more: Float<B>, slots: usize) -> Self {
         let first = cut::<B>(&self.so_far, 2, &(0..slots));
         let more = B::float_add(first, B::float_cast(more, FloatDType::F32));
         let place: Vec<Slice> = more.shape().iter().map(|&n| Slice::from(0..n)).collect();
         Self { so_far: B::float_slice_assign(self.so_far, &place, more), ..self }
     }
 
-    fn done(self) -> FloatTensor<B> {
+    fn done(self) -> Float<B> {
         B::float_cast(self.so_far, self.dtype)
     }
 }

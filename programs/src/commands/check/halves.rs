@@ -4,12 +4,11 @@
 use anyhow::{Context, Result};
 use burn::tensor::{Device, FloatDType, Tensor};
 
-use super::kernels::relative_error;
 use switchyard::machine::Machine;
 use switchyard::model::{Decoder, Hooks, Span};
 use switchyard::ops::Targets;
 use switchyard::parity::recorder::{Recordings, padded, pieces, record};
-use switchyard::parity::reference::values;
+use switchyard::parity::reference::{Deviation, values};
 use switchyard::parity::{Fixtures, ParityComparison};
 
 /// Tolerance after a few layers, with every operation's output rounded to 11 or 8 bits.
@@ -26,13 +25,8 @@ pub(super) fn against_f32(fixtures: &Fixtures) -> Result<Vec<ParityComparison>> 
             let rounded = |device: &Device| anyhow::Ok(fixtures.tiny(name, device)?.cast(dtype));
             let (ours, theirs) = (rounded(&fixtures.device.clone().autodiff())?, rounded(&cpu)?.cast(FloatDType::F32));
             let mut line = |what: &str, [ours, theirs]: [Vec<f32>; 2]| {
-                let values = theirs.len();
-                out.push(ParityComparison {
-                    what: format!("{name} in {called}: {what}"),
-                    off: relative_error(&ours, &theirs, f32::MIN_POSITIVE),
-                    bound,
-                    values,
-                });
+                let what = format!("{name} in {called}: {what}");
+                out.push(ParityComparison::new(what, bound, [Deviation::relative(&ours, &theirs)]));
             };
             let ids: Vec<Vec<u32>> = [13, 17, 9].map(|n| (0..n).map(|i| i * 7 % 40).collect()).to_vec();
             let token_by_token = pieces(&ids, 1, &(0..=ids[1].len()).collect::<Vec<_>>());

@@ -10,7 +10,8 @@ use rand::{Rng, SeedableRng};
 use super::kernel_cases;
 use switchyard::machine::Machine;
 use switchyard::ops;
-use switchyard::parity::{ParityComparison, reference::values};
+use switchyard::parity::ParityComparison;
+use switchyard::parity::reference::{Deviation, values};
 use switchyard::progress::say;
 
 const F32: FloatDType = FloatDType::F32;
@@ -107,36 +108,23 @@ fn computed(case: &Case, device: &Device, dtype: FloatDType, way: Way) -> Result
     Ok((values(&out.without_autodiff())?, gradients))
 }
 
-/// max |ours − theirs| ÷ max |theirs|; infinite if a value is not finite or missing.
-pub(super) fn relative_error(ours: &[f32], theirs: &[f32], floor: f32) -> f64 {
-    let scale = f64::from(theirs.iter().fold(floor, |most, x| most.max(x.abs())));
-    if ours.len() != theirs.len() || !ours.iter().chain(theirs).all(|x| x.is_finite()) {
-        return f64::INFINITY;
-    }
-    let far = ours.iter().zip(theirs).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max);
-    if far == 0.0 { 0.0 } else { far / scale }
-}
-
 /// All cases of `kernel_cases`: one line per operation, compared quantity and reference.
 pub(super) fn against_the_cpu_and_the_composition(device: &Device) -> Result<Vec<ParityComparison>> {
     let some = Tensor::<1>::zeros([1], device);
     // Without the kernels, the composition would be compared with itself. If Burn fuses, there is no alternative.
     ensure!(cfg!(feature = "fusion") || ops::is_fused(&some), "this build has no kernels for the device");
     let cpu = Machine::default().device;
-    let mut found: BTreeMap<(&str, &str, &str), (f64, usize, String)> = BTreeMap::new();
+    let mut found: BTreeMap<(&str, &str, &str), Deviation> = BTreeMap::new();
     for case in kernel_cases::all() {
         let ours = computed(&case, device, F32, Way::Fused)?;
         let place = if case.there { device } else { &cpu };
         for (whom, other, way) in [("the CPU", &cpu, Way::Fused), ("Burn's operations", place, Way::Composed)] {
             let theirs = computed(&case, other, F32, way)?;
             let mut note = |what, ours: &[f32], theirs: &[f32], floor| {
-                let off = relative_error(ours, theirs, floor);
-                say(&format!("check: {} {}: {what} against {whom}: off by {off:.1e}", case.operation, case.shape));
-                let (worst, values, at) = found.entry((case.operation, what, whom)).or_default();
-                *values += theirs.len();
-                if off > *worst {
-                    (*worst, *at) = (off, case.shape.clone());
-                }
+                let deviation = Deviation::above(floor, ours, theirs).at(&case.shape);
+                let (operation, shape, off) = (case.operation, &case.shape, deviation.off);
+                say(&format!("check: {operation} {shape}: {what} against {whom}: off by {off:.1e}"));
+                found.entry((operation, what, whom)).or_default().merge(deviation);
             };
             note("values", &ours.0, &theirs.0, f32::MIN_POSITIVE);
             if case.gradients {
@@ -144,10 +132,9 @@ pub(super) fn against_the_cpu_and_the_composition(device: &Device) -> Result<Vec
             }
         }
     }
-    let compared = |((operation, what, whom), (off, values, at)): ((&str, &str, &str), (f64, usize, String))| {
-        let at = if at.is_empty() { at } else { format!(", worst at {at}") };
+    let compared = |((operation, what, whom), found): ((&str, &str, &str), Deviation)| {
         let bound = if what == "values" { VALUES } else { GRADIENTS };
-        ParityComparison { what: format!("{operation}: {what} against {whom}{at}"), off, bound, values }
+        ParityComparison::new(format!("{operation}: {what} against {whom}"), bound, [found])
     };
     let mut all: Vec<ParityComparison> = found.into_iter().map(compared).collect();
     for (dtype, name, bound) in HALVES {
@@ -168,24 +155,18 @@ pub(super) fn in_one_type(
     name: &str,
     bound: f64,
 ) -> Result<Vec<ParityComparison>> {
-    let mut found: BTreeMap<&str, (f64, usize, String)> = BTreeMap::new();
+    let mut found: BTreeMap<&str, Deviation> = BTreeMap::new();
     for case in cases {
         let case = case.rounded(dtype);
         let (ours, theirs) = (computed(&case, device, dtype, Way::Halves)?, computed(&case, cpu, F32, Way::Halves)?);
-        let (worst, values, at) = found.entry(case.operation).or_default();
-        *values += theirs.0.len() + theirs.1.len();
-        let off =
-            relative_error(&ours.0, &theirs.0, SMALL).max(relative_error(&ours.1, &theirs.1, case.floor.max(SMALL)));
-        say(&format!("check: {} {} in {name}: off by {off:.1e}", case.operation, case.shape));
-        if off > *worst {
-            (*worst, *at) = (off, case.shape.clone());
-        }
+        let mut deviation = Deviation::above(SMALL, &ours.0, &theirs.0);
+        deviation.merge(Deviation::above(case.floor.max(SMALL), &ours.1, &theirs.1));
+        say(&format!("check: {} {} in {name}: off by {:.1e}", case.operation, case.shape, deviation.off));
+        found.entry(case.operation).or_default().merge(deviation.at(&case.shape));
     }
-    let compared = |(operation, (off, values, at)): (&str, (f64, usize, String))| ParityComparison {
-        what: format!("{operation} in {name}: values and gradients against the CPU in f32, worst at {at}"),
-        off,
-        bound,
-        values,
+    let compared = |(operation, found): (&str, Deviation)| {
+        let what = format!("{operation} in {name}: values and gradients against the CPU in f32");
+        ParityComparison::new(what, bound, [found])
     };
     Ok(found.into_iter().map(compared).collect())
 }

@@ -1,15 +1,15 @@
 //! A rollout that exceeds the device's memory is dropped, and the others are unchanged.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use burn::tensor::Device;
 
 use switchyard::corpus::Corpus;
 use switchyard::latent::{Reasoning, Trace};
 use switchyard::machine::{Compute, Machine};
 use switchyard::method::Recipe;
-use switchyard::model::Decoder;
-use switchyard::model::config::{Extras, Family, ModelConfig};
-use switchyard::parity::ParityComparison;
+use switchyard::model::{Decoder, ModelConfig};
+use switchyard::parity::reference::Deviation;
+use switchyard::parity::{Fixtures, ParityComparison, compare_traces};
 use switchyard::recipe::Grpo;
 use switchyard::train::rollouts::{self, Behaviour};
 
@@ -22,12 +22,15 @@ const WHAT: &str = "rollouts of a short prompt, next to one that does not fit: l
 ///
 /// # Errors
 /// A device on which all of them fit, that also loses the short ones, or that computes a long one incorrectly.
-pub(super) fn a_rollout_that_does_not_fit(device: &Device) -> Result<ParityComparison> {
-    let cpu = Machine::default().device;
+pub(super) fn a_rollout_that_does_not_fit(fixtures: &Fixtures) -> Result<Vec<ParityComparison>> {
+    let (device, cpu) = (&fixtures.device, Machine::default().device);
+    let tiny = fixtures.tiny("qwen3_tied", &cpu)?.config().clone();
+    let tiny = ModelConfig { num_hidden_layers: 1, max_position_embeddings: 1 << 20, ..tiny };
+    let sample = |device: &Device, prompts: &[usize]| sample(&tiny, device, prompts);
     let expected = sample(&cpu, &[8])?.0;
     if *device == cpu {
         // The operating system kills a process that requests too much: the test does not apply.
-        return compare(&expected, &expected);
+        return Ok(vec![compare(&expected, &expected)]);
     }
     for long in LONG {
         let (traces, dropped) = sample(device, &[8, long])?;
@@ -37,12 +40,11 @@ pub(super) fn a_rollout_that_does_not_fit(device: &Device) -> Result<ParityCompa
                 "{dropped} rollouts were lost next to a prompt of {long} tokens, not the {GROUP} long"
             );
             // The device must be usable afterwards.
-            compare(&sample(device, &[8])?.0, &expected)?;
-            return compare(&traces, &expected);
+            return Ok(vec![compare(&sample(device, &[8])?.0, &expected), compare(&traces, &expected)]);
         }
         // If it was not refused, it must be correct: a driver that binds less memory than requested reports nothing.
-        let compared = compare(&traces, &sample(&cpu, &[8, long])?.0)?;
-        ensure!(compared.passes(), "rollouts next to a prompt of {long} tokens are off by {:.1e}", compared.off);
+        let compared = compare(&traces, &sample(&cpu, &[8, long])?.0);
+        ensure!(compared.passes(), "rollouts next to a prompt of {long} tokens are off by {:.1e}", compared.found.off);
     }
     anyhow::bail!("even the attention of {} tokens fits the device", LONG[LONG.len() - 1])
 }
@@ -50,10 +52,10 @@ pub(super) fn a_rollout_that_does_not_fit(device: &Device) -> Result<ParityCompa
 const GROUP: usize = 2;
 
 /// Surviving rollouts of prompts of these lengths, and the number of lost ones.
-fn sample(device: &Device, prompts: &[usize]) -> Result<(Vec<Trace>, usize)> {
+fn sample(tiny: &ModelConfig, device: &Device, prompts: &[usize]) -> Result<(Vec<Trace>, usize)> {
     let recipe = Recipe::resolve("smoke", &["data.rows=8".to_owned(), "evaluation.max_new_tokens=4".to_owned()])?;
     let corpus = Corpus::build(&recipe, None)?;
-    let model = Decoder::random(&shape(corpus.vocabulary.size()), 0, device)?;
+    let model = Decoder::random(&ModelConfig { vocab_size: corpus.vocabulary.size(), ..tiny.clone() }, 0, device)?;
     let grpo = Grpo { group: GROUP, max_positions: usize::MAX, ..recipe.grpo.clone() };
     let settings = rollouts::rollout_settings(&grpo, &recipe.evaluation, &corpus.stops, 0);
     let reasoning = Reasoning::default();
@@ -66,37 +68,9 @@ fn sample(device: &Device, prompts: &[usize]) -> Result<(Vec<Trace>, usize)> {
     Ok((sampled.all.into_iter().map(|(trace, _, _)| trace).collect(), sampled.dropped.total()))
 }
 
-fn shape(vocab_size: usize) -> ModelConfig {
-    ModelConfig {
-        family: Family::Qwen3,
-        vocab_size,
-        hidden_size: 32,
-        intermediate_size: 96,
-        num_hidden_layers: 1,
-        num_attention_heads: 4,
-        num_key_value_heads: 2,
-        head_dim: 8,
-        rms_norm_eps: 1e-6,
-        rope_theta: 10_000.0,
-        rope_scaling: None,
-        qk_norm: true,
-        tie_word_embeddings: true,
-        max_position_embeddings: 1 << 20,
-        bos_token_id: None,
-        eos_token_ids: vec![],
-        pad_token_id: None,
-        extras: Extras::default(),
-    }
-}
-
-fn compare(ours: &[Trace], theirs: &[Trace]) -> Result<ParityComparison> {
-    let tokens = |all: &[Trace]| -> Vec<u32> { all.iter().flat_map(|t| t.positions.iter().map(|p| p.token)).collect() };
-    ensure!(tokens(ours) == tokens(theirs), "the rollouts have other tokens than on the CPU");
-    let logprobs =
-        |all: &[Trace]| -> Vec<f64> { all.iter().flat_map(|t| t.positions.iter().filter_map(|p| p.logprob)).collect() };
-    let (ours, theirs) = (logprobs(ours), logprobs(theirs));
-    let off = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-    Some(ParityComparison { what: WHAT.to_owned(), off, bound: 1e-5, values: ours.len() })
-        .filter(|compared| compared.values > 0)
-        .context("the short prompt has no rollouts")
+fn compare(ours: &[Trace], theirs: &[Trace]) -> ParityComparison {
+    // Without a rollout, nothing is compared, which fails.
+    let lost = (ours.len() != theirs.len()).then(|| Deviation::absolute(f64::INFINITY, 0.0));
+    let all = ours.iter().zip(theirs).map(|(ours, theirs)| compare_traces(ours, theirs));
+    ParityComparison::new(WHAT, 1e-5, all.chain(lost))
 }

@@ -118,7 +118,7 @@ impl Check {
             done.push(PartResult { part: part.name, seconds: started.elapsed().as_secs_f64(), result });
             say(&format!("check: {} done in {:.0} s", part.name, started.elapsed().as_secs_f64()));
             if let Some(out) = &self.out {
-                write_atomic(out, table::markdown(&device, machine.threads, &done).as_bytes())?;
+                write_atomic(out, table::markdown(&device, machine.threads, &done)?.as_bytes())?;
             }
         }
         print(&table::plain(&device, &done))?;

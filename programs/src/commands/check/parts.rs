@@ -15,6 +15,7 @@ use crate::report::verdicts;
 use switchyard::machine::{self, Machine};
 use switchyard::method;
 use switchyard::method::Recipe;
+use switchyard::parity::reference::Deviation;
 use switchyard::parity::{Fixtures, ParityComparison};
 use switchyard::progress::{Interruption, say, stop_asked};
 use switchyard::schema::METRICS;
@@ -43,12 +44,12 @@ pub(super) const PARTS: [Part; 11] = [
     Part { name: "intervene", run: intervene },
     Part { name: "probe", run: probe },
     Part { name: "verdicts", run: same_verdicts },
-    Part { name: "memory", run: |setting| Ok(vec![memory::a_rollout_that_does_not_fit(&setting.fixtures.device)?]) },
+    Part { name: "memory", run: |setting| memory::a_rollout_that_does_not_fit(&setting.fixtures) },
 ];
 
 /// Prints a comparison as it is made, so that an interrupted check leaves these lines.
 fn print_comparison(one: &ParityComparison) {
-    say(&format!("check: {}: off by {:.1e}", one.what, one.off));
+    say(&format!("check: {}: off by {:.1e}", one.what, one.found.off));
 }
 
 /// Shared state of the parts.
@@ -182,13 +183,20 @@ struct CommandLine<A: Args> {
     args: A,
 }
 
-/// A program's arguments: committed checkpoints, device and output folder.
-fn words(setting: &Setting, device: &Device, out: &Path, more: &[&str]) -> Vec<String> {
+/// Runs a program on the committed checkpoints on both devices, and compares the rows.
+fn on_both(
+    setting: &Setting,
+    name: &str,
+    more: &[&str],
+    run: impl Fn(Vec<String>) -> Result<()>,
+) -> Result<Vec<ParityComparison>> {
     let (micro, problems) = (setting.fixtures.root.join("micro").display().to_string(), setting.problems.to_string());
-    let (device, out) = (machine::name(device), out.display().to_string());
-    let all =
-        [&[micro.as_str(), "--problems", &problems, "--device", &device, "--dtype", "f32", "--threads", "1"], more];
-    all.concat().into_iter().chain(["--out", &out]).map(str::to_owned).collect()
+    for (who, device) in setting.devices() {
+        let (device, out) = (machine::name(&device), setting.at(who, name).display().to_string());
+        let words = [micro.as_str(), "--problems", &problems, "--device", &device, "--dtype", "f32", "--threads", "1"];
+        run([&words, more, &["--out", &out]].concat().into_iter().map(str::to_owned).collect())?;
+    }
+    rows::compare(&setting.at("device", name), &setting.at("cpu", name), BOUND)
 }
 
 /// The folder of rows of `intervene` and `probe`.
@@ -197,24 +205,14 @@ const ROWS: [&str; 2] = ["intervene", "probe"];
 fn intervene(setting: &Setting) -> Result<Vec<ParityComparison>> {
     let more =
         ["--phase", "sft", "--only", "latent_intervention", "--modes", "normal,zero,skip,resample,mean,self_patch"];
-    for (who, device) in setting.devices() {
-        Intervene::try_parse_from(std::iter::once("intervene".to_owned()).chain(words(
-            setting,
-            &device,
-            &setting.at(who, ROWS[0]),
-            &more,
-        )))?
-        .run()?;
-    }
-    rows::compare(&setting.at("device", ROWS[0]), &setting.at("cpu", ROWS[0]), BOUND)
+    on_both(setting, ROWS[0], &more, |words| {
+        Intervene::try_parse_from(std::iter::once("intervene".to_owned()).chain(words))?.run()
+    })
 }
 
 fn probe(setting: &Setting) -> Result<Vec<ParityComparison>> {
-    for (who, device) in setting.devices() {
-        let words = words(setting, &device, &setting.at(who, ROWS[1]), &["--phase", "sft,grpo"]);
-        CommandLine::<Experiments>::try_parse_from(words)?.args.run()?;
-    }
-    rows::compare(&setting.at("device", ROWS[1]), &setting.at("cpu", ROWS[1]), BOUND)
+    let run = |words| CommandLine::<Experiments>::try_parse_from(words)?.args.run();
+    on_both(setting, ROWS[1], &["--phase", "sft,grpo"], run)
 }
 
 /// Verdicts on the paper's claims from the rows of `intervene` and `probe`.
@@ -232,13 +230,8 @@ fn same_verdicts(setting: &Setting) -> Result<Vec<ParityComparison>> {
         let other = ours.iter().zip(&theirs).find(|(a, b)| a != b);
         let what = other.map_or_else(String::new, |(a, b)| format!(": {a}, on the CPU {b}"));
         let same = ours == theirs && !ours.is_empty();
-        let off = if same { 0.0 } else { f64::INFINITY };
-        out.push(ParityComparison {
-            what: format!("claims by the rows of {name}{what}"),
-            off,
-            bound: 0.0,
-            values: ours.len(),
-        });
+        let found = Deviation { off: if same { 0.0 } else { f64::INFINITY }, values: ours.len(), at: String::new() };
+        out.push(ParityComparison::new(format!("claims by the rows of {name}{what}"), 0.0, [found]));
     }
     Ok(out)
 }

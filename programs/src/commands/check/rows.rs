@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use switchyard::parity::ParityComparison;
+use switchyard::parity::reference::Deviation;
 use switchyard::store::{FlatRow, read_flat};
 
 /// Columns that a clock makes.
@@ -30,7 +31,7 @@ pub(super) fn compare(ours: &Path, theirs: &Path, bound: f64) -> Result<Vec<Pari
         out.push(compare_rows(name, &ours, &theirs, bound, |column| column != GRADIENTS)?);
         let gradients =
             compare_rows(&format!("{name}: {GRADIENTS}"), &ours, &theirs, bound, |column| column == GRADIENTS)?;
-        out.extend(Some(gradients).filter(|gradients| gradients.values > 0));
+        out.extend(Some(gradients).filter(|gradients| gradients.found.values > 0));
     }
     Ok(out)
 }
@@ -45,20 +46,19 @@ fn compare_rows(
 ) -> Result<ParityComparison> {
     ensure!(ours.len() == theirs.len(), "{name}: {} rows on the device, {} on the CPU", ours.len(), theirs.len());
     let columns: BTreeSet<&String> = ours.iter().chain(theirs).flat_map(|row| row.keys()).collect();
-    let (mut worst, mut at, mut values) = (0.0, String::new(), 0);
+    let mut worst = Deviation::default();
     for column in columns.into_iter().filter(|column| !CLOCKS.contains(&column.as_str()) && wanted(column)) {
         let of = |row: &FlatRow| json(row.get(column).unwrap_or(&Value::Null));
         let scale = theirs.iter().map(|row| largest(&of(row))).fold(1.0, f64::max);
         for (row, (ours, theirs)) in ours.iter().zip(theirs).enumerate() {
             let off = distance(&of(ours), &of(theirs)) / scale;
-            values += 1;
-            if off > worst {
-                (worst, at) = (off, format!(", worst: `{column}` of row {row}"));
+            worst.values += 1;
+            if off > worst.off {
+                worst = Deviation { off, at: format!("`{column}` of row {row}"), ..worst };
             }
         }
     }
-    let at = if worst > bound { at.as_str() } else { "" };
-    Ok(ParityComparison { what: format!("{name}{at}"), off: worst, bound, values })
+    Ok(ParityComparison::new(name, bound, [worst]))
 }
 
 fn files(folder: &Path) -> Result<BTreeSet<String>> {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     fn off(ours: Value, theirs: Value) -> f64 {
-        compare_rows("x", &rows(&[ours]), &rows(&[theirs]), 1e-5, |_| true).expect("as many rows").off
+        compare_rows("x", &rows(&[ours]), &rows(&[theirs]), 1e-5, |_| true).expect("as many rows").found.off
     }
 
     #[test]
@@ -149,7 +149,9 @@ mod tests {
     #[test]
     fn a_difference_beyond_the_bound_names_its_place_and_rows_that_are_missing_are_an_error() {
         let [ours, theirs] = [0.1, 0.2].map(|x| rows(&[json!({"a": 1.0, "b": 1.0}), json!({"a": 1.0, "b": x})]));
-        assert!(compare_rows("x", &ours, &theirs, 1e-5, |_| true).expect("as many rows").what.contains("`b` of row 1"));
+        assert!(
+            compare_rows("x", &ours, &theirs, 1e-5, |_| true).expect("as many rows").found.at.contains("`b` of row 1")
+        );
         assert!(compare_rows("x", &ours, &theirs[..1], 1e-5, |_| true).is_err());
         let empty = tempfile::tempdir().expect("a folder");
         assert!(compare(empty.path(), empty.path(), 1e-5).is_err(), "nothing compared is no pass");

@@ -7,19 +7,17 @@ use anyhow::{Result, ensure};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Tensor};
 
-use super::kernels::{noise, relative_error};
+use super::kernels::noise;
 use super::parts::Setting;
 use switchyard::corpus::Row;
-use switchyard::latent::{Gradient, Source};
 use switchyard::machine::{Compute, Machine};
-use switchyard::method::{CrossEntropy, LrSchedule};
 use switchyard::model::ModelConfig;
 use switchyard::model::checkpoint::{HostTensor, ModelFiles, write_random};
 use switchyard::model::lora::LoraSettings;
-use switchyard::parity::ParityComparison;
-use switchyard::parity::reference::values;
+use switchyard::parity::reference::{Deviation, values};
+use switchyard::parity::{ParityComparison, sft_settings};
 use switchyard::recipe::Optimizer;
-use switchyard::train::sft::{self, Sft};
+use switchyard::train::sft;
 use switchyard::train::trainer::Trainer;
 
 /// Bound for losses and trained values, relative to the largest of its kind.
@@ -41,12 +39,7 @@ pub(super) fn on_the_device(setting: &Setting) -> Result<Vec<ParityComparison>> 
         ensure!(ours.len() == theirs.len(), "{name}: {} and {} tensors were learnt", ours.len(), theirs.len());
         for ((what, ours), (_, theirs)) in ours.iter().zip(&theirs) {
             let what = format!("{file} as {name}, {STEPS} steps: {what}");
-            out.push(ParityComparison {
-                what,
-                off: relative_error(ours, theirs, f32::MIN_POSITIVE),
-                bound: BOUND,
-                values: theirs.len(),
-            });
+            out.push(ParityComparison::new(what, BOUND, [Deviation::relative(ours, theirs)]));
         }
     }
     Ok(out)
@@ -70,18 +63,7 @@ fn learnt(path: &Path, device: &Device) -> Result<Vec<(String, Vec<f32>)>> {
         Row { ids, prompt: 3, teacher: None, slots: vec![], noise: None }
     };
     let rows: Vec<Row> = (0..4).map(row).collect();
-    let step = Sft {
-        name: "check",
-        steps: STEPS,
-        schedule: LrSchedule { peak: 1e-3, warmup: 0, cosine_from: STEPS, steps: STEPS },
-        latent_token: latent,
-        objective: &CrossEntropy { source: Source::HiddenState, gradient: Gradient::Through },
-        resets: &[],
-        restarts: &[],
-        accumulate: 1,
-        threads: 1,
-        checkpoint_every: STEPS,
-    };
+    let step = sft_settings(latent, STEPS);
     let mut losses = vec![];
     for _ in 0..STEPS {
         losses.push(sft::step(&mut trainer, &step, &rows, 1e-3)?.loss as f32);

@@ -9,14 +9,15 @@ use ndarray::Array2;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Prompt, Room};
+use super::Room;
+use crate::commands::intervene::set_changes;
 use crate::commands::lens::token;
+use crate::commands::pairs::PairsRequest;
+use crate::commands::request::{KnownRows, Prompt, Subject};
 use crate::commands::targets::{LIKE, fields};
 use crate::commands::unknown_words::warn_of_unknown;
-use crate::commands::{put, setting};
 use switchyard::experiments::{Settings, hook_intervention, latent_intervention, pair_patching};
 use switchyard::interventions::{Change, Steps};
-use switchyard::latent::Sequence;
 use switchyard::machine::Machine;
 use switchyard::method::Recipe;
 use switchyard::model::Hooks;
@@ -27,18 +28,6 @@ use switchyard::stats::probe::ValueProtocol;
 use switchyard::store::flatten;
 use switchyard::study::{ProblemChoice, Study};
 use switchyard::text::Problem;
-
-/// Patches between pairs of prompts; defaults are those of `intervene pairs`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Pairs {
-    file: PathBuf,
-    #[serde(default)]
-    components: Vec<String>,
-    #[serde(default)]
-    modes: Vec<String>,
-    places: Option<String>,
-}
 
 /// Replaces latent inputs on problems of a file; defaults are those of `intervene`.
 #[derive(Deserialize)]
@@ -51,7 +40,7 @@ pub(super) struct InterveneVerb {
     #[serde(default)]
     modes: Vec<String>,
     #[serde(default)]
-    steps: Vec<String>,
+    steps: Vec<Steps>,
     draws: Option<usize>,
     problems: Option<usize>,
     #[serde(default)]
@@ -89,12 +78,6 @@ pub(super) struct ProbeVerb {
     seed: u64,
 }
 
-impl ProbeVerb {
-    pub(super) fn prompts(&self) -> &[Prompt] {
-        &self.prompts
-    }
-}
-
 /// Minimum number of prompts per class, so that both sides of every split, also of inner ones, have it.
 const FEWEST: usize = 10;
 
@@ -118,10 +101,6 @@ fn rows(rows: &[impl Serialize]) -> Result<Vec<Value>> {
     rows.iter().map(|row| Ok(Value::Object(flatten(serde_json::to_value(row)?)?))).collect()
 }
 
-fn named<T: serde::de::DeserializeOwned>(what: &str, names: &[String]) -> Result<Vec<T>> {
-    names.iter().map(|name| setting(name).map_err(|why| anyhow::anyhow!("{what}: {why}"))).collect()
-}
-
 /// Problems of a user's file.
 fn chosen(file: &Path, problems: Option<usize>, field: &[String], like: Option<&String>) -> Result<ProblemChoice> {
     let fields = fields(field)?;
@@ -141,45 +120,32 @@ impl Room {
         Ok(study)
     }
 
-    pub(super) fn pairs(&self, asked: &Pairs, machine: &Machine) -> Result<Value> {
+    pub(super) fn pairs(&self, asked: &PairsRequest, machine: &Machine) -> Result<Value> {
         let data = ProblemChoice {
             data: Some(asked.file.clone()),
-            fields: fields(&["question=clean".into(), "answer=clean".into()])?,
+            fields: fields(&PairsRequest::fields())?,
             problems: Some(MOST_ROWS),
             raw: true,
             unnamed: true,
             ..ProblemChoice::default()
         };
         let study = self.study(&data, None, machine)?;
-        let mut config = pair_patching::Config { file: Some(asked.file.clone()), ..pair_patching::Config::default() };
-        put(&mut config.components, named("components", &asked.components)?);
-        put(&mut config.modes, named("modes", &asked.modes)?);
-        if let Some(places) = &asked.places {
-            config.places = named("places", std::slice::from_ref(places))?.remove(0);
-        }
-        Settings { pair_patching: config.clone(), ..Settings::default() }.check()?;
-        pair_patching::unfit(&study, &config)?;
+        let settings = Settings { pair_patching: asked.config(asked.file.clone()), ..Settings::default() };
+        settings.check()?;
+        pair_patching::unfit(&study, &settings.pair_patching)?;
         let words = |ids: &Vec<u32>| ids.iter().map(|id| token(&self.loaded, *id)).collect::<Vec<_>>();
         let tokens: Vec<_> = study.corpus.test_prompts.iter().map(words).collect();
-        Ok(json!({ "rows": rows(&pair_patching::rows(&study, &config)?)?, "tokens": tokens }))
+        Ok(json!({ "rows": rows(&pair_patching::rows(&study, &settings.pair_patching)?)?, "tokens": tokens }))
     }
 
     pub(super) fn intervene(&self, asked: &InterveneVerb, machine: &Machine) -> Result<Value> {
         let switches = self.loaded.switch.is_some() || !asked.hooks.is_empty();
         ensure!(switches, "{}: never learnt to switch: it has no latent steps", self.name);
-        let InterveneVerb { file, hooks, modes, draws, problems, field, like, seed, .. } = asked;
+        let InterveneVerb { file, hooks, modes, steps, draws, problems, field, like, seed } = asked;
         let mut study = self.study(&chosen(file, *problems, field, like.as_ref())?, like.as_deref(), machine)?;
         study.seed = *seed;
-        let steps: Vec<Steps> = asked.steps.iter().map(|steps| steps.parse()).collect::<Result<_>>()?;
         let mut settings = Settings::default();
-        let (latents, at_hooks) = (&mut settings.latent_intervention, &mut settings.hook_intervention);
-        put(&mut latents.modes, modes.clone());
-        put(&mut at_hooks.modes, modes.clone());
-        put(&mut latents.steps, steps.clone());
-        put(&mut at_hooks.steps, steps);
-        at_hooks.hooks.clone_from(hooks);
-        latents.draws = draws.unwrap_or(latents.draws);
-        at_hooks.draws = draws.unwrap_or(at_hooks.draws);
+        set_changes(&mut settings, (modes, steps), hooks, *draws);
         settings.check()?;
         let (summary, skipped) = match hooks.as_slice() {
             [] => latent_intervention::summary(&study, &settings.latent_intervention, None)?,
@@ -206,14 +172,13 @@ impl Room {
 
     pub(super) fn probe(&self, asked: &ProbeVerb) -> Result<Value> {
         let ProbeVerb { prompts, labels, names, position, groups, seed } = asked;
-        ensure!(!prompts.is_empty(), "no prompts");
         ensure!(
             labels.len() == prompts.len(),
             "{} labels for {} prompts: give one for each",
             labels.len(),
             prompts.len()
         );
-        let rows: Vec<Sequence> = prompts.iter().map(|prompt| self.row(prompt)).collect::<Result<_>>()?;
+        let rows = KnownRows::check(&Subject::from(&self.loaded), prompts, &[])?.rows;
         // Copies of a prompt go to the same side of a split: a probe would memorise them.
         let mut first: HashMap<&[u32], usize> = HashMap::new();
         let prompt_of: Vec<usize> =

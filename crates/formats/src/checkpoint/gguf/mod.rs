@@ -3,10 +3,10 @@
 //! Three differences from a Hugging Face folder are undone here: names are llama.cpp's (`blk.0.attn_q`); the rows of q and k of the
 //! llama family are permuted for interleaved RoPE; Gemma's norms include the added 1.
 
-mod parse;
+pub(crate) mod parse;
 pub(super) mod parts;
 mod quant;
-mod settings;
+pub(crate) mod settings;
 mod tokenizer;
 mod write;
 
@@ -122,7 +122,7 @@ impl GgufFile {
 
     /// Heads whose rows are interleaved in this tensor, if any.
     fn permuted_heads(&self, name: &str) -> Option<usize> {
-        if self.config.family != Family::Llama {
+        if !self.config.family.gguf.interleaved {
             return None;
         }
         if name.ends_with(".self_attn.q_proj.weight") {
@@ -167,7 +167,7 @@ const NORMS: [&str; 4] = ["attn_norm", "post_attention_norm", "ffn_norm", "post_
 
 /// llama.cpp's name of a module of a block, and Hugging Face's.
 fn in_block(family: Family) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let norms = NORMS.into_iter().zip(family.norm_place().names());
+    let norms = NORMS.into_iter().zip(family.norm_place.names());
     IN_BLOCK.into_iter().chain(norms.filter_map(|(gguf, hf)| Some((gguf, hf?))))
 }
 
@@ -178,7 +178,7 @@ const STACKED: [(&str, &str); 3] =
 /// The layer and the parameter of a tensor that stacks all experts.
 fn stacked(family: Family, name: &str) -> Option<(usize, &'static str)> {
     let (layer, part) = name.strip_prefix("blk.")?.strip_suffix(".weight")?.split_once('.')?;
-    let (_, module) = STACKED.iter().find(|(gguf, _)| family == Family::Qwen3Moe && *gguf == part)?;
+    let (_, module) = STACKED.iter().find(|(gguf, _)| family.has_experts && *gguf == part)?;
     Some((layer.parse().ok()?, module))
 }
 
@@ -207,7 +207,7 @@ fn hf_name(family: Family, name: &str) -> Option<String> {
     let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
     let layer: usize = layer.parse().ok()?;
     let (part, kind) = part.split_once('.')?;
-    let has_bias = family.other_biases() || family.qkv_bias() && BIASED.contains(&part);
+    let has_bias = family.other_biases || family.qkv_bias && BIASED.contains(&part);
     let has = kind == "weight" || kind == "bias" && has_bias;
     let (_, hf) = in_block(family).find(|(gguf, _)| has && *gguf == part)?;
     Some(format!("model.layers.{layer}.{hf}.{kind}"))
@@ -246,7 +246,7 @@ impl Weights for Arc<GgufFile> {
         let map = &self.maps[info.part];
         let mut data = quant::dequantise(info.kind, &map[info.range.clone()], width, row);
         if name.ends_with("norm.weight") {
-            let offset = self.config.family.norm_offset() as f32;
+            let offset = self.config.family.norm_offset as f32;
             data.iter_mut().for_each(|x| *x -= offset);
         }
         release(map, &info.range);

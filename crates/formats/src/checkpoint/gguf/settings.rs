@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 
 use super::super::params::HEAD;
 use super::parse::{Info, Value};
@@ -97,9 +97,6 @@ impl<'a> Keys<'a> {
 /// SentencePiece's ids of tokens that a file does not name, as llama.cpp has them.
 const PIECES_IDS: [(&str, usize); 3] = [("bos", 1), ("eos", 2), ("unknown", 0)];
 
-/// llama.cpp's name of the architecture that is `qwen3_moe` in `config.json`.
-const QWEN3_MOE: &str = "qwen3moe";
-
 /// `data` of a tensor, as stored.
 pub fn config<'d>(
     keys: &Keys,
@@ -108,12 +105,16 @@ pub fn config<'d>(
 ) -> Result<ModelConfig> {
     let origin = keys.origin;
     let arch = keys.text("general.architecture")?.ok_or_else(|| keys.missing("general.architecture"))?;
-    let family = Family::parse(if arch == QWEN3_MOE { Family::Qwen3Moe.name() } else { arch })
+    let stored = Family::ALL.into_iter().find(|family| family.gguf.name == Some(arch));
+    let family = stored
+        .map_or_else(|| Family::parse(arch), Ok)
         .map_err(|known| anyhow!("{origin}: metadata `general.architecture` must be {known}, found {arch:?}"))?;
-    ensure!(
-        family != Family::Mistral,
-        "{origin}: metadata `general.architecture` is \"mistral\"; llama.cpp writes a Mistral as \"llama\": convert it again"
-    );
+    if let Some(other) = family.gguf.stored_as {
+        bail!(
+            "{origin}: metadata `general.architecture` is {arch:?}; llama.cpp writes such a model as {:?}: convert it again",
+            other.name()
+        );
+    }
     ensure!(!tensors.is_empty(), "{origin}: has no tensors: a vocabulary without weights, not a model");
     let key = |name: &str| format!("{arch}.{name}");
     refuse_unsupported(keys, family, &key)?;
@@ -148,13 +149,13 @@ pub fn config<'d>(
         num_attention_heads: heads,
         num_key_value_heads: keys.usize(&key("attention.head_count_kv"))?.unwrap_or(heads),
         head_dim,
-        rms_norm_eps: match family.layer_norm() {
+        rms_norm_eps: match family.layer_norm {
             true => keys.number(&key("attention.layer_norm_epsilon"))?.unwrap_or(1e-5),
             false => keys.number(&key("attention.layer_norm_rms_epsilon"))?.unwrap_or(1e-6),
         },
         rope_theta: keys.number(&key("rope.freq_base"))?.unwrap_or(10_000.0),
         rope_scaling: None,
-        qk_norm: family.qk_norm(),
+        qk_norm: family.qk_norm,
         tie_word_embeddings: !tensors.keys().any(|name| hf_name(family, name).as_deref() == Some(HEAD)),
         max_position_embeddings: keys.usize(&key("context_length"))?.unwrap_or(2048),
         bos_token_id: keys.token_id("bos")?,
@@ -163,11 +164,7 @@ pub fn config<'d>(
         extras: Extras::default(),
     };
     config.validate(origin)?; // before anything is listed by layer
-    match family {
-        Family::Gemma2 => config.extras = gemma2(keys, &config)?,
-        Family::Qwen3Moe => config.extras.experts = Some(experts(keys, tensors, &config)?),
-        _ => (),
-    }
+    config.extras = (family.gguf.extras)(keys, tensors, &config)?;
     config.rope_scaling = scaling(keys, &key, config.max_position_embeddings)?;
     config.validate(origin)?;
     if let Some(info) = tensors.get(ROPE_FREQS) {
@@ -184,7 +181,7 @@ pub fn config<'d>(
 
 /// Extra settings of Gemma 2, with llama.cpp's defaults. The format does not record which layers slide or the scale of queries: every
 /// other layer slides, and the scale uses the head width, but `D / H` in the 27B model (46 layers).
-fn gemma2(keys: &Keys, config: &ModelConfig) -> Result<Extras> {
+pub fn gemma2(keys: &Keys, _: &BTreeMap<String, Info>, config: &ModelConfig) -> Result<Extras> {
     const LAYERS_OF_27B: usize = 46;
     let number =
         |name: &str, default: f64| Ok::<_, anyhow::Error>(keys.number(&format!("gemma2.{name}"))?.unwrap_or(default));
@@ -203,16 +200,17 @@ fn gemma2(keys: &Keys, config: &ModelConfig) -> Result<Extras> {
 }
 
 /// The mixture of experts. The format does not record that a position's weights are normalised: llama.cpp always does it here.
-fn experts(keys: &Keys, tensors: &BTreeMap<String, Info>, config: &ModelConfig) -> Result<Experts> {
-    let need = |name: &str| keys.need(&format!("{QWEN3_MOE}.{name}"));
+pub fn experts(keys: &Keys, tensors: &BTreeMap<String, Info>, config: &ModelConfig) -> Result<Extras> {
+    let need = |name: &str| keys.need(&format!("{}.{name}", config.family.gguf_name()));
     let routed = |layer: usize| tensors.contains_key(&format!("blk.{layer}.ffn_gate_inp.weight"));
-    Ok(Experts {
+    let experts = Experts {
         count: need("expert_count")?,
         per_token: need("expert_used_count")?,
         width: need("expert_feed_forward_length")?,
         normalised: true,
         layers: (0..config.num_hidden_layers).map(routed).collect(),
-    })
+    };
+    Ok(Extras { experts: Some(experts), ..Extras::default() })
 }
 
 fn refuse_unsupported(keys: &Keys, family: Family, key: &dyn Fn(&str) -> String) -> Result<()> {
@@ -229,12 +227,7 @@ fn refuse_unsupported(keys: &Keys, family: Family, key: &dyn Fn(&str) -> String)
         ("rope.scaling.yarn_log_multiplier", 0.0, "no multiplier of YaRN's logarithm"),
         ("rope.scaling.yarn_ext_factor", 1.0, "YaRN's whole ramp"),
     ] {
-        let read = match family {
-            Family::Gemma2 => name == "attention.sliding_window",
-            Family::Qwen3Moe => name.starts_with("expert_"),
-            _ => false,
-        };
-        if read {
+        if family.gguf.keys.iter().any(|read| name.starts_with(read)) {
             continue;
         }
         let name = key(name);

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::super::HostTensor;
 use super::gguf_name;
-use crate::config::{Family, ModelConfig};
+use crate::config::ModelConfig;
 use switchyard_ops::stored::Format;
 
 /// Numbers of the types that are written.
@@ -30,11 +30,7 @@ pub fn write_q8_0(
     get: impl Fn(&str, &[usize]) -> Result<HostTensor>,
 ) -> Result<()> {
     ensure!(config.rope_scaling.is_none(), "rope_scaling is not written to GGUF: write a folder instead");
-    ensure!(
-        !config.family.is_gemma() && !matches!(config.family, Family::Gpt2 | Family::Mistral | Family::Qwen3Moe),
-        "a {} is not written to GGUF: write a folder instead",
-        config.family.name()
-    );
+    ensure!(config.family.gguf.writable, "a {} is not written to GGUF: write a folder instead", config.family.name());
     let kind = |shape: &[usize]| match shape {
         [_, width] if Format::Q8_0.row_bytes(*width).is_some() => (Q8_0, Format::Q8_0),
         _ => (F32, Format::F32),

@@ -282,7 +282,7 @@ impl Adapter {
         for (name, _) in expected.iter().filter(|(_, shape)| shape.len() == 2) {
             let module = name.strip_suffix(".weight").unwrap_or(name);
             let module =
-                base.family.is_gpt2().then(|| gpt2_module(module)).flatten().unwrap_or_else(|| module.to_owned());
+                base.family.is_gpt2.then(|| gpt2_module(module)).flatten().unwrap_or_else(|| module.to_owned());
             let named = matches!(self.config.targets, Targets::Names(_)) && self.config.reaches(&module);
             ensure!(
                 !named || self.factors.contains_key(name),

@@ -34,7 +34,7 @@ impl AdapterWeights {
     /// Without any factors: zeros of rank 1 at the queries. Factors of a GPT-2 get its module names.
     pub fn new(factors: BTreeMap<String, Factors>, config: &ModelConfig) -> Result<Self> {
         let module = |name: &str| name.split('.').nth_back(1).unwrap_or_default().to_owned();
-        let is_gpt2 = config.family.is_gpt2();
+        let is_gpt2 = config.family.is_gpt2;
         let factors = if is_gpt2 { fuse_gpt2(factors)? } else { factors };
         let r = factors.values().map(|f| f.a.rows()).max().unwrap_or(1);
         let mut targets: BTreeSet<String> = factors.keys().map(|name| module(name)).collect();
