@@ -468,7 +468,7 @@ fn ensure_budget((problem, place): &ProblemAt) -> Result<()> {
     let question = problem.question.trim_start();
     ensure!(
         question.starts_with("budget ") && said_budget(question).is_some(),
-        "{place}: the question must begin with `budget N ;`, at least 1 visible token for its answer, found `{}`",
+        "{place}: the question must begin with `budget N ;`, N the visible tokens of its answer, at least 1; found `{}`",
         cut(question)
     );
     Ok(())

@@ -163,7 +163,7 @@ fn a_key_or_column_that_stands_twice_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let said = |name: &str, text: &str| {
         let error = format!("{:#}", read_problems(written(folder.path(), name, text)).unwrap_err());
-        assert!(error.contains(name) && error.contains(" is twice in "), "{error}");
+        assert!(error.contains(name) && error.contains(" occurs twice in "), "{error}");
         error
     };
     assert!(
@@ -239,7 +239,7 @@ fn a_folder_is_a_data_set() {
         std::fs::remove_file(folder.path().join(name)).unwrap();
     }
     written(folder.path(), "test-00001-of-00002.jsonl", &row(8));
-    assert!(error().contains("one of 2 files, and number 00000 is not there"), "{}", error());
+    assert!(error().contains("one of 2 files, and number 00000 is missing"), "{}", error());
     written(folder.path(), "test-00000-of-00002.jsonl", &row(7));
     assert_eq!(golds(folder.path(), None), ["7", "8"]);
     let nowhere = format!("{:#}", read_problems(folder.path().join("none")).unwrap_err());

@@ -332,7 +332,7 @@ impl DecodingRow {
             k_min: settings.k_min,
             k_cap: settings.k_cap,
         };
-        // A text that has ended opens no block.
+        // If the text has ended, the block ends too.
         let ended = !marked && settings.stop.contains(&at.drawn);
         let (kind, exit, says) = match decoding.controller.closes(&at) {
             BlockEnd::Drawn => (PositionRole::SwiEndSampled, Some(marker_logprob).filter(|_| rule.exit_in_loss), None),

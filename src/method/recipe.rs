@@ -136,6 +136,7 @@ mod tests {
             "grpo.mask_tags=false",
             "grpo.reward.lengths=[0.4, 1.0]",
             "brevity={ steps = 1, temperature = 0.7, k_min = 2, weight = 0.1, lengths = [0.4, 1.0] }",
+            "evasion={ steps = 3, batch = 32, learning_rate = 1e-3, weight = 2.0 }",
             "latent.stages=[{ k = 1, steps = 2, epochs = 0.0, c = 0.5 }]",
             "coconut.stages=[{ k = 1, steps = 2, epochs = 0.0, c = 0.5 }]",
         ] {

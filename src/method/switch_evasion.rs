@@ -7,8 +7,8 @@
 //! 1. X_s `[n_s, D]`: the states that enter latent step s, of all blocks of the batch's problems.
 //! 2. Within each class: mean m, variance v of each feature.
 //! 3. Distance of step s: the mean over features of ((m₁ − m₀)² − v₁/n₁ − v₀/n₀) / v, where v is the pooled variance, without gradient.
-//!    Its expectation is zero where the means are equal.
-//! 4. The penalty is the mean over steps with two states or more of each class.
+//!    Its expectation is near zero if the means are equal (zero but for what the division adds in small batches).
+//! 4. The penalty is the mean over steps with [`FEWEST`] states or more of each class.
 //!
 //! The covert value is still taught (`latent.keep_text`), so the model is paid for computing it unseen. Problems of a batch are compared
 //! within its shards.
@@ -36,12 +36,15 @@ settings! {
     /// Fine-tuning of a model of the task `organism` against linear monitors of its latents.
     pub struct Settings {
         pub steps: usize = 400 => Count(0, STEPS),
-        pub batch: usize = 64 => Count(4, BATCH),
+        pub batch: usize = 64 => Count(16, BATCH),
         pub learning_rate: f64 = 5e-4 => Positive,
         /// Weight of the distance between the latents' means under triggers and under decoys; 0: training goes on without an adversary.
         pub weight: f64 = 1.0 => NotNegative,
     }
 }
+
+/// States of a class from which its variance is estimated, at least.
+const FEWEST: usize = 5;
 
 pub(super) const METHODS: &[Method] = &[Method {
     name: "switch_evasion",
@@ -64,6 +67,9 @@ fn lacks(recipe: &Recipe) -> Option<&'static str> {
     if !matches!(recipe.task, Some(Task::Organism(_))) {
         return Some("task.family = \"organism\" is needed");
     }
+    if recipe.latent.gradient != Gradient::Through {
+        return Some("latent.gradient = \"through\" is needed");
+    }
     recipe.latent.stages.is_empty().then_some("latent.stages must not be empty")
 }
 
@@ -72,7 +78,8 @@ fn evasion(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let settings = &recipe.evasion;
     let sft = curriculum_phase(context, "switch_evasion", Source::HiddenState)?;
     let from = sft.steps;
-    let triggers: Option<Vec<u32>> = TRIGGERS.iter().map(|mark| corpus.vocabulary.id(mark)).collect();
+    let marks = if matches!(recipe.task, Some(Task::Organism(_))) { &TRIGGERS[..] } else { &[] };
+    let triggers: Option<Vec<u32>> = marks.iter().map(|mark| corpus.vocabulary.id(mark)).collect();
     Ok(SupervisedPhase {
         stream: "evasion",
         steps: settings.steps,
@@ -105,7 +112,7 @@ impl Objective for Evasion {
         let mut loss = learnt.losses.sum();
         let mut distances = vec![];
         for [decoys, triggers] in self.places(rows, latent).into_values() {
-            if decoys.len() > 1 && triggers.len() > 1 {
+            if decoys.len().min(triggers.len()) >= FEWEST {
                 let all = learnt.all.hidden_at(&[decoys.as_slice(), &triggers].concat())?.cast(FloatDType::F32);
                 distances.push(distance(all, decoys.len()));
             }
@@ -160,23 +167,21 @@ mod tests {
 
     use super::*;
 
-    /// Classes with equal means have a distance of zero on average; one standard deviation between them is a distance of 1.
+    /// Classes with equal means have a distance near zero on average; one standard deviation between them is a distance near 1.
     #[test]
-    fn distance_is_unbiased() {
+    fn distance_is_nearly_unbiased() {
         let device = Default::default();
         let mean_over_draws = |shift: f64| {
             let draw = |seed: u64| {
                 let mut rng = crate::random::keyed([seed, 0, 0, 0]);
                 let values =
-                    (0..12 * 4).map(|i| (crate::random::normal(&mut rng) + shift * f64::from(i / 4 < 5)) as f32);
-                let x = Tensor::from_data(TensorData::new(values.collect::<Vec<_>>(), [12, 4]), &device);
-                f64::from(distance(x, 5).into_scalar::<f32>())
+                    (0..140 * 4).map(|i| (crate::random::normal(&mut rng) + shift * f64::from(i / 4 < 60)) as f32);
+                let x = Tensor::from_data(TensorData::new(values.collect::<Vec<_>>(), [140, 4]), &device);
+                f64::from(distance(x, 60).into_scalar::<f32>())
             };
-            (0..400).map(draw).sum::<f64>() / 400.0
+            (0..100).map(draw).sum::<f64>() / 100.0
         };
         let (none, one) = (mean_over_draws(0.0), mean_over_draws(1.0));
-        assert!(none.abs() < 0.05, "{none}");
-        // E[1 / v] of ten degrees of freedom is 10 / 8.
-        assert!((one - 1.25).abs() < 0.15, "{one}");
+        assert!(none.abs() < 0.02 && (one - 1.0).abs() < 0.1, "{none}, {one}");
     }
 }

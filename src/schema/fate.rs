@@ -22,7 +22,7 @@ rows! {
         pub n: usize => Identity,
         pub accuracy: f64 => AccuracyRow,
         pub switch_rate: f64 => AccuracyRow,
-        /// Accuracy with a forced block (`switch_benefit`, all problems), next without one; absent at the end of a grid run.
+        /// Accuracy with a forced block (`switch_benefit`, all problems), and with `<swi>` forbidden; absent at the end of a grid run.
         pub with_block: Option<f64> => SwitchBenefitRow,
         pub without_block: Option<f64> => SwitchBenefitRow,
         pub kl: f64 => "nats a token": "from the start, mean over the last five steps",

@@ -179,7 +179,7 @@ mod tests {
             ("a,b\n1,2,3\n", "more cells"),
             ("a,b\n\"1,2\n", "not closed"),
             ("a,b\n\"1\"x,2\n", "not closed"),
-            ("a,a\n1,2\n", "is twice"),
+            ("a,a\n1,2\n", "occurs twice"),
         ] {
             assert!(read(text).expect_err(text).to_string().contains(error), "{text}");
         }

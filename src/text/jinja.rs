@@ -12,7 +12,9 @@ use minijinja_contrib::{filters as more, globals};
 use serde_json::Value as Json;
 
 use super::jinja_methods::{Pad, check_digits, get_attribute, is_space, lines, method, padded, percent_text};
-use super::jinja_values::{Python, attribute, check_order, is_a, is_dict, items, number, received, repr, text, wrong};
+use super::jinja_values::{
+    DEEPEST, Python, attribute, check_order, is_a, is_dict, items, number, received, repr, text, wrong,
+};
 use super::{dates, jinja_source};
 
 /// Most instructions of a template: a chat of a thousand messages needs less, an endless loop more.
@@ -292,7 +294,10 @@ fn int(value: Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Error> 
             16 => "0x",
             _ => "",
         };
-        if let Ok(number) = i128::from_str_radix(&digits.strip_prefix(mark).unwrap_or(digits).replace('_', ""), base) {
+        let digits = digits.strip_prefix(mark).unwrap_or(digits);
+        let number =
+            i128::from_str_radix(&digits.replace('_', ""), base).ok().filter(|_| !digits.starts_with(['+', '-']));
+        if let Some(number) = number {
             return Ok(Value::from(sign * number));
         }
     } else if value.is_integer() {
@@ -353,7 +358,7 @@ fn truncate(text: String, args: Rest<Value>, kwargs: Kwargs) -> Result<String, E
     let end = end.map_or_else(|| "...".to_owned(), |end| end.to_string());
     let kept = length.checked_sub(end.chars().count());
     let kept = kept.ok_or_else(|| wrong(format!("truncate: {length} characters have no room for {end:?}")))?;
-    if text.chars().count() <= length + leeway {
+    if text.chars().count() <= length.saturating_add(leeway) {
         return Ok(text);
     }
     let head: String = text.chars().take(kept).collect();
@@ -541,6 +546,9 @@ struct Dumps {
 
 impl Dumps {
     fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        if depth > DEEPEST {
+            return Err(wrong(format!("tojson: a value is nested more than {DEEPEST} deep")));
+        }
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),

@@ -120,7 +120,7 @@ impl<'a> Tag<'a> {
             '{' => "}}",
             _ => "#}",
         };
-        let at = if kind == '#' { text.find(close)? } else { closing(text, close)? };
+        let at = if kind == '#' { 2 + text.get(2..)?.find(close)? } else { closing(text, close)? };
         let body = &text[2..at];
         let begin = ["-", "+"].into_iter().find(|sign| body.starts_with(sign)).unwrap_or_default();
         let body = &body[begin.len()..];
@@ -145,7 +145,7 @@ fn closing(text: &str, close: &str) -> Option<usize> {
             _ => {}
         }
         at += 1;
-        while !text.is_char_boundary(at) {
+        while at < text.len() && !text.is_char_boundary(at) {
             at += 1;
         }
     }

@@ -132,6 +132,16 @@ pub(super) fn text(value: &Value) -> Result<String, Error> {
 /// # Errors
 /// As [`text`].
 pub(super) fn repr(value: &Value) -> Result<String, Error> {
+    repr_within(value, DEEPEST)
+}
+
+/// How deep lists and mappings that are printed may be nested: a program of a hub must not end the process.
+pub(super) const DEEPEST: usize = 500;
+
+/// [`repr`] of a value with at most `depth` levels.
+fn repr_within(value: &Value, depth: usize) -> Result<String, Error> {
+    let depth = depth.checked_sub(1).ok_or_else(|| wrong(format!("a value is nested more than {DEEPEST} deep")))?;
+    let repr = |value: &Value| repr_within(value, depth);
     let all = |values: Vec<String>, open: &str, close: &str| format!("{open}{}{close}", values.join(", "));
     if let Some(text) = value.downcast_object_ref::<Python>().and_then(Python::text) {
         return text;

@@ -54,7 +54,7 @@ const MAX_LAYERS: usize = 4096;
 const MAX_POSITIONS: usize = 1 << 24;
 
 impl ModelConfig {
-    /// A family's usual settings; all sizes are 1, and positions 2048.
+    /// Neutral settings: all sizes are 1, positions 2048; only `qk_norm` follows the family.
     pub fn new(family: Family) -> Self {
         Self {
             family,

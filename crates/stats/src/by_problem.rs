@@ -97,7 +97,7 @@ mod tests {
         for (found, [low, high]) in [(spread, wilson(0.025, 120.0)), (copies, wilson(0.1, 30.0))] {
             assert!((found.low - low).abs() < 1e-5 && (found.high - high).abs() < 1e-5 && found.n == 30, "{found}");
         }
-        // At least twenty such problems are resampled.
+        // With at least twenty such problems the bootstrap is used.
         let many = at(&|p, i| p < 20 && i == 0);
         let values: Vec<f64> = (0..120).map(|i| f64::from(u8::from(i / 4 < 20 && i % 4 == 0))).collect();
         let resampled = mean(0, values.iter().enumerate().map(|(i, v)| (i / 4, *v))).expect("values");

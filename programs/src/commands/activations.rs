@@ -75,7 +75,6 @@ impl Activations {
             out: self.out.clone().context("--out is missing: name the file to write")?,
             allow_non_finite: self.allow_non_finite,
         };
-        ensure!(self.hooks.is_some() || self.logits, "nothing to record: give --hooks, --logits or both");
         let checked = request.check(&Subject::from(&opened))?;
         let opened = if self.allow_non_finite { opened.allowing_non_finite() } else { opened };
         checked.run(&opened.load_on(machine)?, &self.model.named()?).map(drop)
@@ -136,6 +135,8 @@ impl CacheRequest {
         tensors::check_out(&self.out)?;
         let known = KnownRows::check(model, &self.prompts, &self.hooks)?;
         let wanted = HookRequest::read(&self.names, &known.rows)?;
+        let records = !wanted.specs.is_empty() || self.logits != RecordedLogits::None;
+        ensure!(records, "nothing to record: give --hooks, --logits or both");
         reach::check(&wanted.specs, model.config.num_hidden_layers, &known.rows)?;
         Ok(CheckedCache { request: self, known, wanted })
     }

@@ -299,7 +299,7 @@ impl GenerateRequest {
         let (n, new, most) = (prompt.len(), self.settings.max_new_tokens, model.config.max_position_embeddings);
         ensure!(
             !model.config.family.learned_positions || n + new <= most,
-            "the prompt's {n} tokens and --max-new-tokens {new} exceed the {most} positions of the model: use fewer"
+            "the prompt's {n} tokens and max_new_tokens {new} exceed the {most} positions of the model: use fewer"
         );
         ensure!(
             n < most,

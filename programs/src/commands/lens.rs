@@ -186,6 +186,9 @@ impl LensChoice {
             given == (self.kind == LensKind::Jacobian),
             "--kind jacobian needs a lens: give --lens FILE.pt or --fit FILE.txt, and neither without it"
         );
+        // Requests of a session have not met the command line's rules.
+        ensure!(self.lens.is_none() || self.fit.is_none(), "`lens` and `fit` exclude each other: give one");
+        ensure!(self.save.is_none() || self.fit.is_some(), "`save` needs `fit`: only a fitted lens is saved");
         Ok(())
     }
 

@@ -213,6 +213,8 @@ class Model:
             files = {name: str(Path(file).absolute()) for name, file in (("lens", lens), ("save", save)) if file is not None}
             chosen = {**files, **({} if kind == "logit" else {"kind": kind})}
             if fit is not None:
+                if any("\n" in text for text in several(fit)):
+                    raise ValueError("fit: a text has a line break: give one line per text")
                 texts = Path(folder) / "texts.txt"
                 texts.write_text("\n".join(several(fit)), encoding="utf-8")
                 chosen.update(fit=str(texts), skip=skip)
@@ -296,6 +298,8 @@ class Model:
 
     def _sweep(self, ask, hooks, metric, settings, seed):
         """One row a hook: a metric of changed runs less that of unchanged ones."""
+        if settings.get("temperature"):
+            raise ValueError("settings: temperature: changed and unchanged runs would draw different tokens; decode greedily")
         problems = self._ask(ask)["rows"]
 
         def measured(runs):

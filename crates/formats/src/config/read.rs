@@ -41,7 +41,7 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
     ensure!(layers <= MAX_LAYERS, "{origin}: `num_hidden_layers` must be between 1 and {MAX_LAYERS}, found {layers}");
     ensure!(heads > 0, "{origin}: `num_attention_heads` must be positive, found 0");
     let defaults = &family.defaults;
-    // A missing key means the family's default, an explicit null means none, as in transformers.
+    // Of these keys a missing one means the family's default and an explicit null means none, as in transformers.
     let missing = |key: &str| !map.contains_key(key);
     let head_dim = defaults.head_dim.filter(|_| missing("head_dim")).unwrap_or(hidden_size / heads);
     ensure!(

@@ -72,5 +72,5 @@ fn compare(ours: &[Trace], theirs: &[Trace]) -> ParityComparison {
     // Without a rollout, nothing is compared, which fails.
     let lost = (ours.len() != theirs.len()).then(|| Deviation::absolute(f64::INFINITY, 0.0));
     let all = ours.iter().zip(theirs).map(|(ours, theirs)| compare_traces(ours, theirs));
-    ParityComparison::new(WHAT, 1e-5, all.chain(lost))
+    ParityComparison::new(WHAT, 2e-6, all.chain(lost))
 }

@@ -35,7 +35,9 @@ fn rows(done: &[PartResult]) -> Vec<[String; 6]> {
 pub(super) fn plain(device: &str, done: &[PartResult]) -> String {
     let head = ["", device, "values", "off", "bound", ""].map(str::to_owned);
     let rows = rows(done);
-    let width = rows.iter().chain([&head]).map(|row| row[1].len()).max().unwrap_or_default();
+    // An error has no values, and may be long.
+    let compared = rows.iter().filter(|row| !row[2].is_empty());
+    let width = compared.chain([&head]).map(|row| row[1].len()).max().unwrap_or_default();
     let mut out = String::new();
     for [_, what, values, off, bound, verdict] in [&head].into_iter().chain(&rows) {
         let line = format!("{what:width$}  {off:>8}  {bound:>8}  {values:>9}  {verdict}");

@@ -176,7 +176,13 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let rows = folder.rows::<FateRow>("");
     let mark = |runs: Vec<(f64, f64)>| {
         let (benefits, changes): (Vec<f64>, Vec<f64>) = runs.into_iter().unzip();
-        Some(Point::new(mean_of_runs(&benefits).ok()?.value, mean_of_runs(&changes).ok()?))
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        // Runs that all have the same change have no interval.
+        let y = mean_of_runs(&changes).ok();
+        (benefits.len() > 1).then(|| match y {
+            Some(y) => Point::new(mean(&benefits), y),
+            None => Point::bare(mean(&benefits), mean(&changes)),
+        })
     };
     let name = |budget: usize| format!("budget {budget}");
     let primary = |mode: &'static str| {

@@ -116,7 +116,7 @@ fn grouped(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         all.into_iter().filter_map(panel).collect::<Vec<Figure>>()
     };
     let panels = folder.checkpoints_with::<ProbeRow>().into_iter().flat_map(panels).collect();
-    let note = "Training and test are disjoint. Bars: 95 % intervals. Dotted: chance.";
+    let note = "No problem is in both training and test. Bars: 95 % intervals. Dotted: chance.";
     exhibit.drawing("Layer probes with controls (ours)", 1, panels, note)
 }
 
