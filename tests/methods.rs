@@ -770,6 +770,13 @@ fn their_latents_go_through_the_experiments_of_switch() {
         let rows = latent_intervention::rows(&study, &config).expect("the experiment").rows;
         assert!(rows.iter().any(|r| r.mode == "skip") && rows.iter().any(|r| r.mode == "zero"), "{phase}");
         if phase == "colar" {
+            // Its own limit (8) bounds a block, not the cap of blocks that a model closes (5).
+            let beyond = |step| {
+                let config = latent_intervention::Config { steps: vec![Steps::Only(step)], ..config.clone() };
+                let done = latent_intervention::rows(&study, &config);
+                done.is_err_and(|why| format!("{why:#}").contains("does not exist"))
+            };
+            assert!(!beyond(5) && beyond(8));
             // As many steps as the model took, and no switch to probe for.
             let targets = probed(&study);
             assert!(targets.contains("value:s1@1") && targets.iter().all(|t| t.starts_with("value:s")), "{targets:?}");

@@ -256,6 +256,11 @@ impl Study {
         self.name.rsplit('/').next().unwrap_or(&self.name)
     }
 
+    /// Maximum latents of a block, 0 without blocks. The decoder's cap bounds only blocks whose length the model chooses.
+    pub(crate) fn longest_block(&self) -> usize {
+        Reasoning { k_cap: self.recipe.evaluation.k_cap, ..self.reasoning.clone() }.longest_block()
+    }
+
     /// Settings of an evaluation: greedy decoding.
     pub fn settings(&self) -> DecodeSettings {
         decode_settings(&self.recipe.evaluation, &self.corpus.stops, Switching::Free)

@@ -121,14 +121,18 @@ struct HookCell {
 /// An unknown hook, head, step or mode; one that is not defined at a point; the same cell twice; a setting that no hook needs.
 fn list_cells(study: &Study, config: &Config) -> Result<Vec<HookCell>> {
     are_read(config)?;
-    let (model, k_cap) = (study.model.config(), study.recipe.evaluation.k_cap);
+    let (model, most) = (study.model.config(), study.longest_block());
     let mut out: Vec<HookCell> = vec![];
     for hook in &config.hooks {
         let points = hook.points(model)?;
         let regions = regions(config, hook, &points);
         for steps in regions.iter().map(|region| region.steps()) {
             let first = steps.first();
-            ensure!(first < k_cap, "step {} does not exist: a block has at most {k_cap} latent steps", first + 1);
+            ensure!(
+                most == 0 || first < most,
+                "step {} does not exist: a block has at most {most} latent steps",
+                first + 1
+            );
         }
         let heads = match (&hook.heads, config.heads.as_slice()) {
             (Some(heads), _) => vec![heads.clone()],

@@ -63,7 +63,7 @@ pub(crate) const FILES: &[Files] =
 /// An unknown mode, dose or step; only `known_value`, without known values.
 pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     let config = config.named(study);
-    list_cells(&config, study.recipe.evaluation.k_cap)?;
+    list_cells(&config, study.longest_block())?;
     ensure!(!config.later.is_empty() && !config.at.is_empty(), "--later and --at each need a value");
     if config.modes.iter().all(|mode| mode == KnownValueRow::MODE) {
         of_study(study).map(drop)?;

@@ -40,7 +40,7 @@ pub type Ready = (Vec<Cell>, Vec<Plan>);
 /// # Errors
 /// No possible cell besides the normal run and the nulls; failures of the decoder.
 pub fn ready(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<(Ready, Vec<String>)> {
-    let mut asked = list_cells(config, study.recipe.evaluation.k_cap)?;
+    let mut asked = list_cells(config, study.longest_block())?;
     let sweep = &study.sweep()?;
     let (mut plans, mut skipped) = (vec![], vec![]);
     let mut leave_out = |asked: &mut Vec<Cell>, which: &dyn Fn(&Cell) -> bool, why: &Error| {
