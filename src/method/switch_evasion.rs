@@ -25,8 +25,8 @@ use super::switch::{ANNOTATE, BOUNDARY, SFT, curriculum_phase};
 use super::text_cot::BASE;
 use super::{Method, Recipe};
 use crate::corpus::Row;
-use crate::latent::{Gradient, LatentSource as _, Source};
-use crate::model::{Decoder, Hooks};
+use crate::latent::{Gradient, LatentSource as _, Sequence, Source};
+use crate::model::{Decoder, Hooks, Step};
 use crate::recipe::Range::{Count, NotNegative, Positive};
 use crate::recipe::{BATCH, STEPS};
 use crate::tasks::Task;
@@ -111,7 +111,7 @@ impl Objective for Evasion {
         let tokens = learnt.targets.len();
         let mut loss = learnt.losses.sum();
         let mut distances = vec![];
-        for [decoys, triggers] in self.places(rows, latent).into_values() {
+        for [decoys, triggers] in self.places(rows, latent)?.into_values() {
             if decoys.len().min(triggers.len()) >= FEWEST {
                 let all = learnt.all.hidden_at(&[decoys.as_slice(), &triggers].concat())?.cast(FloatDType::F32);
                 distances.push(distance(all, decoys.len()));
@@ -131,21 +131,18 @@ impl Objective for Evasion {
 
 impl Evasion {
     /// By latent step: where the states that enter it are, `(row, position)`, under decoys and under triggers.
-    fn places(&self, rows: &[Row], latent: u32) -> BTreeMap<usize, [Vec<(usize, usize)>; 2]> {
+    fn places(&self, rows: &[Row], latent: u32) -> Result<BTreeMap<usize, [Vec<(usize, usize)>; 2]>> {
         let mut places: BTreeMap<usize, [Vec<_>; 2]> = BTreeMap::new();
         for (b, row) in rows.iter().enumerate() {
             let is_trigger = row.ids[..row.prompt].iter().any(|id| self.triggers.contains(id));
-            let mut step = 0;
-            for position in row.prompt..row.ids.len() {
-                if row.ids[position] == latent {
+            let steps = Sequence::new(b, row.ids.clone(), row.prompt, Some(latent))?.steps;
+            for (position, step) in steps.into_iter().enumerate() {
+                if let Step::Latent { step, .. } = step {
                     places.entry(step).or_default()[usize::from(is_trigger)].push((b, position - 1));
-                    step += 1;
-                } else {
-                    step = 0;
                 }
             }
         }
-        places
+        Ok(places)
     }
 }
 

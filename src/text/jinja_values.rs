@@ -55,11 +55,14 @@ impl Python {
         }
     }
 
-    fn text(&self) -> Option<Result<String, Error>> {
+    /// What Python prints of it, with items of at most `depth` levels.
+    fn text(&self, depth: usize) -> Option<Result<String, Error>> {
         match self {
             Self::Range { start, stop, step: 1 } => Some(Ok(format!("range({start}, {stop})"))),
             Self::Range { start, stop, step } => Some(Ok(format!("range({start}, {stop}, {step})"))),
-            Self::View(name, items) => Some(repr(&Value::from(items.clone())).map(|items| format!("{name}({items})"))),
+            Self::View(name, items) => {
+                Some(repr_within(&Value::from(items.clone()), depth).map(|items| format!("{name}({items})")))
+            }
             Self::Once(_) | Self::Method | Self::Missing => None,
         }
     }
@@ -135,7 +138,7 @@ pub(super) fn repr(value: &Value) -> Result<String, Error> {
     repr_within(value, DEEPEST)
 }
 
-/// How deep lists and mappings that are printed may be nested: a program of a hub must not end the process.
+/// How deep lists and mappings that are printed may be nested: a template from a hub must not end the process.
 pub(super) const DEEPEST: usize = 500;
 
 /// [`repr`] of a value with at most `depth` levels.
@@ -143,7 +146,7 @@ fn repr_within(value: &Value, depth: usize) -> Result<String, Error> {
     let depth = depth.checked_sub(1).ok_or_else(|| wrong(format!("a value is nested more than {DEEPEST} deep")))?;
     let repr = |value: &Value| repr_within(value, depth);
     let all = |values: Vec<String>, open: &str, close: &str| format!("{open}{}{close}", values.join(", "));
-    if let Some(text) = value.downcast_object_ref::<Python>().and_then(Python::text) {
+    if let Some(text) = value.downcast_object_ref::<Python>().and_then(|value| value.text(depth)) {
         return text;
     }
     Ok(match value.kind() {
