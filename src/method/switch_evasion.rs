@@ -129,10 +129,13 @@ impl Objective for Evasion {
     }
 }
 
+/// Places `(row, position)` under decoys and under triggers.
+type Classes = [Vec<(usize, usize)>; 2];
+
 impl Evasion {
-    /// By latent step: where the states that enter it are, `(row, position)`, under decoys and under triggers.
-    fn places(&self, rows: &[Row], latent: u32) -> Result<BTreeMap<usize, [Vec<(usize, usize)>; 2]>> {
-        let mut places: BTreeMap<usize, [Vec<_>; 2]> = BTreeMap::new();
+    /// By latent step: the positions whose states enter it.
+    fn places(&self, rows: &[Row], latent: u32) -> Result<BTreeMap<usize, Classes>> {
+        let mut places: BTreeMap<usize, Classes> = BTreeMap::new();
         for (b, row) in rows.iter().enumerate() {
             let is_trigger = row.ids[..row.prompt].iter().any(|id| self.triggers.contains(id));
             let steps = Sequence::new(b, row.ids.clone(), row.prompt, Some(latent))?.steps;
