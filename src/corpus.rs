@@ -70,16 +70,26 @@ impl Corpus {
     }
 
     /// A corpus with a random sample of training problems instead of the held-out ones, twice as many (seed of the recipe); and the
-    /// programs of all training problems.
+    /// programs of all training problems. Problems that training drops because they are too long are in neither.
     ///
     /// # Errors
     /// As [`Self::build`].
     pub(crate) fn training(recipe: &Shared, vocabulary: &Vocabulary) -> Result<(Self, HashSet<ProgramKey>)> {
         let Problems { mut train, rewarded, .. } = problems(recipe, Split::Test)?;
-        train.extend(rewarded);
         if recipe.task.is_none() {
             leave_out_unsolved(recipe, &mut train)?;
         }
+        let template = Prompts::new(recipe.data.template, vocabulary)?;
+        let mut fitting = vec![];
+        for (problem, place) in train {
+            if Sample::new(&problem, vocabulary, &template).with_context(|| place.clone())?.length()
+                < recipe.data.max_tokens
+            {
+                fitting.push((problem, place));
+            }
+        }
+        let mut train = fitting;
+        train.extend(rewarded);
         let programs = train.iter().map(|(problem, _)| program(problem)).collect();
         train.shuffle(&mut ChaCha8Rng::seed_from_u64(recipe.seed));
         train.truncate(2 * recipe.evaluation.problems);

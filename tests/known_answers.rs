@@ -142,6 +142,27 @@ fn a_rollout_keeps_its_dropout_mask_through_every_replay() {
 }
 
 #[test]
+fn text_rollouts_open_no_block_and_are_replayed_by_the_same_policy() {
+    let study = study(Purpose::Working, 4, 6);
+    let corpus = &study.corpus;
+    let asked = requests(corpus).expect("requests");
+    let questions = with_golds(&asked, corpus);
+    let blocks = [false, true].map(|text_rollouts| {
+        let grpo = Grpo { temperature: 6.0, k_min: 1, group: 8, text_rollouts, ..Grpo::default() };
+        let settings = rollout_settings(&grpo, &study.recipe.evaluation, &corpus.stops, 7);
+        let behaviour = behaviour(&study, &settings);
+        let sampled = sample(&study.model, corpus, &questions, &grpo, behaviour, 2).expect("rollouts");
+        let drift = gradients(&study.model, behaviour, &sampled.rollouts, &grpo, 2).expect("gradients").1.max_drift;
+        assert!(
+            drift < 1e-4,
+            "text_rollouts = {text_rollouts}: the ratio of the first inner epoch is 1, not off by {drift}"
+        );
+        sampled.all.iter().filter(|(trace, _, _)| trace.switched()).count()
+    });
+    assert!(blocks[0] > 0 && blocks[1] == 0, "{blocks:?} rollouts with a block");
+}
+
+#[test]
 fn a_rollout_that_is_too_long_is_dropped_and_its_group_goes_on() {
     let study = study(Purpose::Working, 8, 6);
     let corpus = &study.corpus;

@@ -8,6 +8,7 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use switchyard::experiments::monitor::access::threshold;
+use switchyard::experiments::monitor::coverage;
 use switchyard::experiments::monitor::fit::{Labels, Linear, Parts, Push, drawn, extend};
 use switchyard::experiments::monitor::{Config, Found, rows, table};
 use switchyard::latent::Blocks;
@@ -131,6 +132,36 @@ fn a_threshold_flags_the_rate_that_is_asked_and_intervals_hold_the_true_recall()
     // 98 decoys cannot promise one in a hundred, 99 can.
     assert_eq!((threshold(&[1.0; 98], 0.01), threshold(&[1.0; 99], 0.01)), (None, Some(1.0)));
     assert_eq!(threshold(&[3.0, 1.0, 2.0], 0.5), Some(2.0));
+}
+
+#[test]
+fn each_resampling_of_the_pool_has_an_interval_for_every_level_of_access() {
+    let found = coverage::measure(&organism(2), &short(), 300, 3).expect("coverage");
+    assert_eq!(found.len(), 2 * Access::ALL.len(), "{found:?}");
+    assert!(found.values().all(|c| c.resamplings == 3 && c.recall <= 3 && c.false_alarms <= 3), "{found:?}");
+    let error = coverage::measure(&organism(2), &short(), 400, 1).expect_err("a sample as large as the pool");
+    assert!(error.to_string().contains("a larger pool than 400"), "{error}");
+}
+
+#[test]
+#[ignore = "minutes, on runs in SWITCHYARD_RUNS (reports/monitor has the commands); its short form is above"]
+fn two_hundred_resamplings() {
+    let runs = std::env::var("SWITCHYARD_RUNS").expect("SWITCHYARD_RUNS=folder:phase,...");
+    for run in runs.split(',') {
+        let (folder, phase) = run.split_once(':').expect("folder:phase");
+        let mut study = Study::open(folder.as_ref(), phase, Some(12_000), 0).expect(folder);
+        study.threads = 2;
+        let found = coverage::measure(&study, &Config::default(), 2000, 200).expect("coverage");
+        println!(
+            "{folder}\n| access | letters | false alarms asked | flagged | recall covered | false alarms covered |"
+        );
+        for ((access, letters, rate), c) in &found {
+            let (rate, flagged, n) = (*rate as f64 / 1e6, c.flagged, c.resamplings);
+            println!("| {access} | {letters} | {rate} | {flagged:.4} | {}/{n} | {}/{n} |", c.recall, c.false_alarms);
+        }
+        let held = found.values().all(|c| 10 * c.recall.min(c.false_alarms) >= 9 * c.resamplings);
+        assert!(held && found.values().all(|c| c.resamplings == 200), "{folder}: {found:?}");
+    }
 }
 
 #[test]

@@ -419,16 +419,19 @@ fn subspaces(built: &Built, study: &Study) -> Result<Tally> {
     Ok(seen.filter_map(one).collect())
 }
 
-/// Verdicts of the card: *yes* for every line that is asked.
+/// Verdicts of the card, two for every line that is asked: whether the answer is *yes*, and whether it is *no* where the truth is.
 fn certified(built: &Built, study: &Study) -> Result<Tally> {
     let predict = |problem, step, value| predicted(built, study, problem, step, value);
     let rows = card::rows_by(study, &card::Config::default(), Some(&predict))?;
     let asked = rows.iter().filter(|row| row.answer != CardAnswer::NotAsked);
-    let one = |row: &CardRow| {
+    let both = |row: &CardRow| {
         let truth = certifies(built, row.question)?;
-        Some((row.question.test(), truth, row.answer == CardAnswer::Yes))
+        let answered = |answer: CardAnswer| {
+            (row.question.test(answer), truth == (answer == CardAnswer::Yes), row.answer == answer)
+        };
+        Some([CardAnswer::Yes, CardAnswer::No].map(answered))
     };
-    Ok(asked.filter_map(one).collect())
+    Ok(asked.filter_map(both).flatten().collect())
 }
 
 /// Whether the answer of a question is yes by the model's construction; `None` if the construction does not determine it.

@@ -31,7 +31,7 @@ use crate::schema::{
 };
 use crate::stats::probe::TooFew;
 use crate::stats::{Estimate, FEWEST, Flips, LEVEL, accuracy};
-use crate::store::{MODEL_CARD, Measurements, commit, put_certificate};
+use crate::store::{MODEL_CARD, Measurements, Placement, commit, put_certificate};
 use crate::study::arithmetic::{Arithmetic, is_known};
 use crate::study::{DoesNotApply, Study};
 use crate::text::Problem;
@@ -66,11 +66,16 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
     let rows = rows(study, config)?;
     let summary = journal.tell(&rows, table)? + &depths.iter().map(SerialDepthRow::line).collect::<String>();
     let Some(CardRow { identity, .. }) = rows.first() else { return Ok(summary) };
-    let of = format!("`probe card`, commit {}, {}, seed {}:\n\n{summary}", commit(), identity.dataset, identity.seed);
+    let (problems, of) = (study.corpus.test.len(), &identity.dataset);
+    let lines = format!("commit {}, {of}, seed {}:\n\n{summary}", commit(), identity.seed);
     for folder in study.source.first().into_iter().chain(&study.adapter) {
-        match put_certificate(folder, &of) {
-            Ok(true) => say(&format!("{}: the certificate is in its {MODEL_CARD}", folder.display())),
-            Ok(false) => {}
+        let shown = folder.display();
+        match put_certificate(folder, problems, &lines) {
+            Ok(Placement::Written) => say(&format!("{shown}: the certificate is in its {MODEL_CARD}")),
+            Ok(Placement::Larger(more)) => {
+                say(&format!("{shown}: its {MODEL_CARD} has a certificate of {more} problems, which stays"));
+            }
+            Ok(Placement::NoCard) => {}
             Err(why) => say(&format!("the certificate is in the rows, not in the model card: {why:#}")),
         }
     }

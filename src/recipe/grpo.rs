@@ -111,6 +111,9 @@ settings! {
         /// Rollouts cannot be ill-formed: text never draws `</swi>`. Otherwise it may, as the paper samples, and `reward.format` punishes it.
         #[serde(skip_serializing_if = "is_true")]
         pub mask_tags: bool = true => Typed,
+        /// Rollouts are text: `<swi>` is masked, as in a trainer without the recurrence. Evaluations open blocks as always.
+        #[serde(skip_serializing_if = "is_default")]
+        pub text_rollouts: bool = false => Typed,
         pub clip: f64 = 0.2 => Positive,
         pub beta: f64 = 1e-3 => NotNegative,
         pub anchor: KlAnchor = KlAnchor::Old => Typed,

@@ -80,9 +80,10 @@ impl CardQuestion {
         matches!(self, Self::OneStep | Self::Ordered | Self::Specific | Self::BeyondToken)
     }
 
-    /// Name of the calibrated test that answers it, in [`CalibrationRow`](super::CalibrationRow).
-    pub fn test(self) -> String {
-        format!("card/{}", self.name())
+    /// Name of the calibrated test behind an answer, in [`CalibrationRow`](super::CalibrationRow): that of *no* for *no*, else that of *yes*.
+    pub fn test(self, answer: CardAnswer) -> String {
+        let name = self.name();
+        if answer == CardAnswer::No { format!("card/{name}: no") } else { format!("card/{name}") }
     }
 }
 

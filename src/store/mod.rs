@@ -24,7 +24,7 @@ pub use manifest::command;
 pub use manifest::{Entry, Manifest, program, quoted, writable};
 pub use measurements::Measurements;
 pub use model_card::MODEL_CARD;
-pub(crate) use model_card::{certificate, put_certificate};
+pub(crate) use model_card::{Placement, certificate, put_certificate};
 pub use origin::{ORIGIN, checkpoint, difference, differs};
 pub use rows::{IDENTITY, RowFiles, RowWriter, read, read_flat, typed};
 pub use rows::{no_formula, read_carried};

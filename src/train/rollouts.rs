@@ -116,7 +116,7 @@ pub fn rollout_settings(grpo: &Grpo, evaluation: &Evaluation, stops: &[u32], see
         stop: stops.to_vec(),
         mask_tags: grpo.mask_tags,
         masked: vec![],
-        switching: Switching::Free,
+        switching: if grpo.text_rollouts { Switching::Suppressed } else { Switching::Free },
     }
 }
 

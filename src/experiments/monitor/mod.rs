@@ -22,6 +22,7 @@
 //! of its own (`switch_evasion`); one that paraphrases text is not tried.
 
 pub mod access;
+pub mod coverage;
 pub mod fit;
 mod run;
 
@@ -138,11 +139,18 @@ const UNTOUCHED: Edited = (Edit::Untouched, 0, 0.0);
 /// Settings out of range, another task, no blocks, too few problems, failures of the decoder.
 pub fn rows(study: &Study, config: &Config) -> Result<Found> {
     config.check()?;
+    rows_by(study, config, hidden_values(study)?)
+}
+
+/// What the task `organism` says of each problem.
+///
+/// # Errors
+/// Another task.
+fn hidden_values(study: &Study) -> Result<Vec<Hidden>> {
     let other = || study.inapplicable("its problems are not of the task `organism`");
     let Some(Task::Organism(task)) = &study.recipe.task else { return Err(other().into()) };
     let hidden: Option<_> = study.corpus.test.iter().map(|p| task.hidden(&p.question, &p.steps)).collect();
-    let Some(hidden) = hidden else { return Err(other().into()) };
-    rows_by(study, config, hidden)
+    Ok(hidden.ok_or_else(other)?)
 }
 
 /// [`rows`] with the caller's hidden values of each problem.

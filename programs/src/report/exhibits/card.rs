@@ -18,8 +18,8 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
 
 const READING: &str = "All tests of a checkpoint are one family (Holm). *yes*: the adjusted p-value is at most .05. *no*: \
     the opposite effect is as significant, or two one-sided tests (TOST, a second family) reject effects as large as \
-    the margin, .05 unless `card.margin` is set. On known models: power and false alarms of `probe calibrate --only \
-    card` at the n nearest to the row's. Training seeds are not compared.";
+    the margin, .05 unless `card.margin` is set. On known models: power and false alarms of the answer in `probe \
+    calibrate --only card`, at the n nearest to the row's: of *no* in a line answered no, otherwise of *yes*. Training seeds are not compared.";
 
 fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     use ColumnKind::{Measured, Text};
@@ -88,9 +88,9 @@ fn p_value(p: Option<f64>) -> Cell {
     p.map_or_else(Cell::nothing, |p| Cell::Text(format!("{p:.1e}")))
 }
 
-/// Power and false alarms of the question's test at the calibrated n nearest to the row's.
+/// Power and false alarms of the test behind the answer, at the calibrated n nearest to the row's.
 fn error_rates(calibration: &[CalibrationRow], row: &CardRow) -> String {
-    let test = row.question.test();
+    let test = row.question.test(row.answer);
     let of_test = calibration.iter().filter(|known| known.test == test && known.kind == CalibrationRow::ALL);
     let Some(known) = of_test.min_by_key(|known| known.problems.abs_diff(row.identity.n)) else {
         return "not calibrated".to_owned();
@@ -147,9 +147,10 @@ mod tests {
     #[test]
     fn every_question_of_the_card_is_calibrated() {
         let rows = Folder::calibration_of_this_program().expect("rows");
-        for question in CardQuestion::ALL {
-            let found = rows.iter().any(|row| row.test == question.test() && row.kind == CalibrationRow::ALL);
-            assert!(found, "{} is not in reports/calibration: probe calibrate --only card --add", question.test());
+        let tests = CardQuestion::ALL.into_iter().flat_map(|q| [CardAnswer::Yes, CardAnswer::No].map(|a| q.test(a)));
+        for test in tests {
+            let found = rows.iter().any(|row| row.test == test && row.kind == CalibrationRow::ALL);
+            assert!(found, "{test} is not in reports/calibration: probe calibrate --only card --add");
         }
     }
 }
