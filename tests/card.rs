@@ -72,6 +72,6 @@ fn one_command_writes_the_card_and_a_second_run_the_same_bytes() {
     let json: serde_json::Value = serde_json::from_slice(&first[2]).expect("JSON");
     let lines = json["lines"].as_array().expect("lines");
     assert_eq!((&json["schema"], lines.len()), (&1.into(), CardQuestion::ALL.len()));
-    assert!(lines.iter().all(|line| line["on_known_models"].as_str().is_some_and(|rates| rates.contains("found"))));
+    assert!(lines.iter().all(|line| line["on_known_models"].as_str().is_some_and(|rates| rates.contains("power"))));
     assert!(Path::new(temp.path()).join("index.html").is_file());
 }

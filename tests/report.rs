@@ -545,7 +545,10 @@ fn missing_and_broken_files_are_told_not_fatal() {
     std::fs::write(path.join("switch_window-sft.parquet"), "no").unwrap();
     std::fs::write(path.join("manifest.json"), "{").unwrap();
     assert_eq!(default_folders(reports.path()).unwrap(), std::slice::from_ref(&path));
-    let done = report(&[Folder::open(&path).unwrap()], &reports.path().join("index.html")).unwrap();
+    // The paper's tables are left out where none has a row, unless they are requested.
+    report(&[Folder::open(&path).unwrap()], &reports.path().join("index.html")).unwrap();
+    assert!(!path.join("tables/tab-tf.md").exists());
+    let done = report(&[Folder::open(&path).unwrap().with_paper(true)], &reports.path().join("index.html")).unwrap();
     assert!(done.summary.contains("switch_window-sft.parquet: not a whole Parquet file"), "{}", done.summary);
     assert!(done.summary.contains("manifest.json: EOF"), "{}", done.summary);
     assert!(done.summary.contains("teacher_forced-sft.parquet: records of another version: row 0"), "{}", done.summary);

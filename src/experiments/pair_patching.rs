@@ -111,7 +111,13 @@ pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<PatchedNo
             patch_form(study, (form, &pairs), (&nodes, &config.modes), places, rows)?;
         }
     }
-    let few = || format!("{} usable pairs in {}: an interval needs two at least", usable.len(), file.display());
+    let few = || {
+        format!(
+            "{} usable pairs in {}, and an interval needs two; in Python, `model.patch` patches one pair",
+            usable.len(),
+            file.display()
+        )
+    };
     study.require(any, few)
 }
 

@@ -48,7 +48,7 @@ rows! {
         /// `switch` (the next token is `<swi>`), or `value:s3@2`: the result of the problem's step 3, at latent step 2 of its
         /// block. `s_j` is the block's own step, `s_j-1` the step before. `value:frontier@2`: whether a node is in the frontier of
         /// the block's step; `frontier_unsaid` excludes nodes that the solution writes.
-        pub target: String => "name": "what the probe reads: switch, or value:<step>@<latent step>, both from 1",
+        pub target: String => "name": "what the probe reads: switch, or value:STEP@LATENT, both from 1; STEP s3 is the result of the problem's third step, s_j of the block's own, s_j-1 of the one before",
         pub protocol: Protocol => "name": "paper: random negatives, split by row; grouped: look-alikes, split by group",
         /// Absent for values, where all latents of the step are read, and in rows of older versions.
         pub negatives: Option<Negatives> => "name": "what positives are compared with",

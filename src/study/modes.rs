@@ -92,9 +92,12 @@ pub(crate) fn doses(about: &InterventionAbout, named: Option<f64>) -> Vec<Option
 /// An unknown mode, a dose for a mode without doses, no draws, a step beyond `cap` (0: not known).
 pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Result<Vec<Cell>> {
     ensure!(draws >= 1, "--draws must be at least 1, found 0");
-    ensure!(!steps.is_empty(), "--steps is empty: write `all`, a step (they count from 1), or `2..`");
+    ensure!(!steps.is_empty(), "--steps is empty: write `all`, `2`, `2..` or `2..4` (steps count from 1)");
     for step in steps {
-        ensure!(cap == 0 || step.first() < cap, "step {step} does not exist: a block has at most {cap} latent steps");
+        ensure!(
+            cap == 0 || step.last_named() < cap,
+            "step {step} does not exist: a block has at most {cap} latent steps"
+        );
     }
     let once = |name: &str, action| {
         let (mode, later, at) = (name.to_owned(), Later::default(), At::default());

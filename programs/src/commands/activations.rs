@@ -14,6 +14,7 @@ use super::{ModelArgs, tensors};
 use switchyard::interventions::ChangeReport;
 use switchyard::loading::{Checkpoint, Loaded, RecordedLogits};
 use switchyard::machine::Machine;
+use switchyard::progress::say;
 use switchyard::text::lines;
 
 /// Write activations to a safetensors file, one float32 tensor per hook point, named by it.
@@ -77,7 +78,9 @@ impl Activations {
         };
         let checked = request.check(&Subject::from(&opened))?;
         let opened = if self.allow_non_finite { opened.allowing_non_finite() } else { opened };
-        checked.run(&opened.load_on(machine)?, &self.model.named()?).map(drop)
+        checked.run(&opened.load_on(machine)?, &self.model.named()?)?;
+        say(&format!("{}: written", request.out.display()));
+        Ok(())
     }
 
     fn prompts(&self, opened: &Checkpoint) -> Result<Vec<Prompt>> {

@@ -45,7 +45,7 @@ pub struct Generate {
     #[command(flatten)]
     request: GenerateRequest,
     /// Show the most probable next token at each latent step (logit lens of the last layer)
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long)]
     lens: bool,
     /// Print one JSON object: tokens (new ids, without latents), text, trace
     #[arg(long)]
@@ -157,6 +157,9 @@ impl Generate {
         let trace = traces.first().context("the decoder returned nothing")?;
         let thinks = self.lens.then(|| read_latents(trace, &loaded, &checked)).transpose()?;
         self.show(trace, &loaded, &fired, thinks.as_deref())?;
+        if let Some(out) = &request.out {
+            say(&format!("{}: written", out.display()));
+        }
         if trace.end == End::Cancelled { Ok(go_on()?) } else { Ok(()) }
     }
 
@@ -189,6 +192,9 @@ impl Generate {
             let mut all = answer(trace, loaded)?;
             if !fired.is_empty() {
                 all["hooks"] = serde_json::to_value(fired)?;
+            }
+            if let Some(tokens) = thinks {
+                all["lens"] = json!(tokens);
             }
             return print(&format!("{all}\n"));
         }

@@ -167,6 +167,11 @@ impl Folder {
         !self.is_calibration() && (self.asked || self.files.keys().any(|(_, checkpoint)| stands(checkpoint)))
     }
 
+    /// Whether the paper's tables and claims are shown even without rows for them.
+    pub(crate) fn is_paper_requested(&self) -> bool {
+        self.asked
+    }
+
     /// This folder with other checkpoints in the roles that the paper names.
     pub fn named(self, sft: &str, grpo: &str, start: &str) -> Self {
         let [sft, grpo, start] = [sft, grpo, start].map(str::to_owned);

@@ -205,10 +205,14 @@ fn render<'a>(
     let what = || format!("rendering {}", folder.path.display());
     let at_scale = |label: &str| recipes::find_recipe(recipes, label).and_then(|r| r.at_scale.first().cloned());
     // The paper is not compared with a user's own model or with measurements of the workbench.
-    let ours_alone = !folder.beside_paper();
+    let mut paper_tables = paper_tables::tables(paper, folder)?;
+    let has_rows = paper_tables.iter().any(|table| table.ours > 0);
+    let ours_alone = !folder.beside_paper() || !has_rows && !folder.is_paper_requested();
+    if ours_alone && !has_rows {
+        paper_tables.clear();
+    }
     let silent = paper.silent();
     let claims = if ours_alone { vec![] } else { verdicts::test(paper, folder, at_scale) };
-    let paper_tables = paper_tables::tables(paper, folder)?;
     let own_tables = exhibits::tables(folder)?;
     let stem = |room: &str, label: &str| folder.path.join(room).join(label.replace(':', "-"));
     let earlier = WrittenFiles::read(&folder.path)?;
@@ -285,7 +289,7 @@ fn summary(r: &Rendering<'_>) -> String {
     } else if !r.folder.is_calibration() {
         let what = if r.paper_tables.is_empty() { "tables and" } else { "other tables and its" };
         out += &format!(
-            "  the paper's {what} claims are left out: no checkpoint matches the paper's (--paper shows them)\n"
+            "  the paper's {what} claims are left out: no checkpoint of the paper's phases has rows for them (--paper shows them)\n"
         );
     }
     for MissingFigure { label, reason, .. } in r.undrawn.iter().filter(|u| u.reason.contains("cannot")) {

@@ -187,7 +187,7 @@ pub fn table(rows: &[LensRow]) -> String {
     });
     let last = rows.iter().map(|r| r.layer).max();
     let steps = rows.iter().filter(|r| Some(r.layer) == last && r.lens == Lens::Logit && r.step.is_some());
-    let columns = "latent step, last layer | p(/swi) | says /swi | rank of /swi | H (nats) | top";
+    let columns = "latent step, last layer | p(`</swi>`) | says `</swi>` | rank of `</swi>` | H (nats) | top";
     let latents = table_of(columns, steps, |r| {
         let top: Vec<(String, f64)> = serde_json::from_str(&r.top).unwrap_or_default();
         let top: Vec<String> = top.iter().map(|(token, p)| format!("`{}` {p:.2}", token.trim())).collect();

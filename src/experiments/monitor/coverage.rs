@@ -1,9 +1,11 @@
-//! How often the intervals of monitors by access contain the true rate, on a model's own problems.
+//! How often the intervals of monitors that do not intervene contain the true rate, on a model's own problems.
 //!
 //! 1. The study's problems are the pool; every one is run once.
 //! 2. A resampling draws `sample` of them, without replacement, and does on them what the experiment does: split, fit, threshold, and an
 //!    interval each for recall and false alarms.
 //! 3. The true rates of that fitted monitor at that threshold are those on the rest of the pool, with the same letters.
+//!
+//! Answers under interventions are left out: they cost a decode of the pool per latent step.
 //!
 //! Misleads: the rest of the pool is finite, so that the truth has an error of its own; it makes coverage look smaller.
 
@@ -38,12 +40,11 @@ pub type Coverages = BTreeMap<(Access, Letters, u64), Coverage>;
 /// As [`super::rows`], and a sample that is not smaller than the pool.
 pub fn measure(study: &Study, config: &Config, sample: usize, resamplings: usize) -> Result<Coverages> {
     let bench = MonitorBench::new(study, config, super::hidden_values(study)?)?;
-    let MonitorBench { labels, normal, parts, steps, .. } = &bench;
+    let MonitorBench { labels, normal, parts, .. } = &bench;
     let pool = labels.trigger.len();
     ensure!(sample < pool, "a sample of {sample} problems needs a larger pool than {pool}");
     let (x, there) = bench.latents(normal)?;
-    let mut features = access::read(study, normal, &x, &there)?;
-    features.push(access::intervene(study, *steps)?);
+    let features = access::read(study, normal, &x, &there)?;
     let unseen: BTreeSet<&str> = parts.held_out.iter().map(|&problem| labels.letter[problem].as_str()).collect();
     let unseen = Vec::from_iter(unseen);
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::aliases;
 use crate::names::distance;
@@ -155,6 +155,10 @@ impl HookPoint {
             .filter(|point| point.kind != PointKind::Result || opt_in)
             .filter(|point| matches(&normal, &point.to_string()))
             .collect();
+        ensure!(
+            !pattern.contains('['),
+            "`{pattern}`: heads are selected in changes only; record the hook without `[…]` and index its head axis"
+        );
         if found.is_empty() {
             let near = nearest(&normal, layers);
             bail!(

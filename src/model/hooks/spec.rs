@@ -102,9 +102,8 @@ impl FromStr for Select {
     fn from_str(text: &str) -> Result<Self> {
         let wrong = || {
             format!(
-                "`{text}` does not select positions: write prompt, text, text[t] (the t-th token of the response, from 0), pos[p] (a position \
-                of the sequence, from 0; pos[-1] is the last of the prompt) or latent[block,step] (both from 1, and `2..` is from the \
-                second on), with `*` for any"
+                "`{text}` does not select positions: write prompt, text, text[t] or pos[p] (from 0; pos[-1] is the prompt's last), or \
+                 latent[block,step] (both from 1; steps also as `2..` or `2..4`), with `*` for any"
             )
         };
         let (name, inside) = match text.trim().split_once('[') {
@@ -255,7 +254,17 @@ mod tests {
 
     #[test]
     fn positions_are_read_as_they_are_written() {
-        for text in ["prompt", "text", "text[4]", "pos[7]", "pos[-1]", "pos[*]", "latent[*,2..]", "latent[3,*]"] {
+        for text in [
+            "prompt",
+            "text",
+            "text[4]",
+            "pos[7]",
+            "pos[-1]",
+            "pos[*]",
+            "latent[*,2..]",
+            "latent[1,2..4]",
+            "latent[3,*]",
+        ] {
             assert_eq!(text.parse::<Select>().expect("positions").to_string(), text);
         }
         assert_eq!("7".parse::<Select>().expect("a position"), Select::Position(7));

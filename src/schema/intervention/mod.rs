@@ -127,7 +127,7 @@ rows! {
         pub identity: Identity,
         pub mode: String => "name": "what was done (zero, random_norm, skip, …)",
         pub dose: Option<f64> => "factor or degrees": "how much of it",
-        pub steps: Steps => "latent steps from 1": "at which it was done: all, one, or from one on (`2..`)",
+        pub steps: Steps => "latent steps from 1": "at which it was done: all, one (`2`), from one on (`2..`), or a range (`2..4`)",
         pub later: Later => "name": "recompute: later latents follow; frozen: they stay those of the normal run",
         pub at: At => "name": "which part of the position is replaced: embedding, kv, or both",
         pub blocks: BlockOrigin => "name": "own: the model opens its blocks; forced: problems without one were made to open one",

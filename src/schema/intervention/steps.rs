@@ -3,12 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{Context, Error, Result};
+use anyhow::{Error, Result, anyhow, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::nth::Nth;
 
-/// Written `all`, `2` (the second step only) or `2..` (from the second on); stored as indices from 0.
+/// Written `all`, `2` (the second step only), `2..` (from the second on) or `2..4` (the second to the fourth); stored as indices from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Steps {
@@ -16,6 +16,8 @@ pub enum Steps {
     All,
     Only(usize),
     From(usize),
+    /// First and last step.
+    Between(usize, usize),
 }
 
 impl Steps {
@@ -24,6 +26,7 @@ impl Steps {
             Steps::All => true,
             Steps::Only(k) => step == k,
             Steps::From(k) => step >= k,
+            Steps::Between(first, last) => (first..=last).contains(&step),
         }
     }
 
@@ -31,8 +34,13 @@ impl Steps {
     pub fn first(self) -> usize {
         match self {
             Steps::All => 0,
-            Steps::Only(k) | Steps::From(k) => k,
+            Steps::Only(k) | Steps::From(k) | Steps::Between(k, _) => k,
         }
+    }
+
+    /// Index of the last step that it names.
+    pub fn last_named(self) -> usize {
+        if let Steps::Between(_, last) = self { last } else { self.first() }
     }
 }
 
@@ -40,13 +48,20 @@ impl FromStr for Steps {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = || format!("`{text}` names no latent steps: write `all`, a step (they count from 1), or `2..`");
-        let index = |nth: &str| nth.parse::<Nth>().map(Nth::index).with_context(wrong);
-        match (text, text.strip_suffix("..")) {
-            ("all", _) => Ok(Steps::All),
-            (_, Some(from)) => Ok(Steps::From(index(from)?)),
-            _ => Ok(Steps::Only(index(text)?)),
-        }
+        let wrong = || {
+            format!("`{text}` is not a range of latent steps: write `all`, `2`, `2..` or `2..4` (they count from 1)")
+        };
+        let index = |nth: &str| nth.parse::<Nth>().map(Nth::index).map_err(|_| anyhow!(wrong()));
+        Ok(match text.split_once("..") {
+            _ if text == "all" => Steps::All,
+            None => Steps::Only(index(text)?),
+            Some((first, "")) => Steps::From(index(first)?),
+            Some((first, last)) => {
+                let (first, last) = (index(first)?, index(last)?);
+                ensure!(first <= last, wrong());
+                Steps::Between(first, last)
+            }
+        })
     }
 }
 
@@ -56,6 +71,7 @@ impl fmt::Display for Steps {
             Steps::All => f.write_str("all"),
             Steps::Only(k) => Nth::new(*k).fmt(f),
             Steps::From(k) => write!(f, "{}..", Nth::new(*k)),
+            Steps::Between(first, last) => write!(f, "{}..{}", Nth::new(*first), Nth::new(*last)),
         }
     }
 }
@@ -68,11 +84,14 @@ mod tests {
 
     #[test]
     fn steps_are_read_as_they_are_written() {
-        for text in ["all", "1", "3", "2.."] {
+        for text in ["all", "1", "3", "2..", "2..4", "3..3"] {
             assert_eq!(text.parse::<Steps>().expect("steps").to_string(), text);
         }
         assert!("2..".parse::<Steps>().is_ok_and(|s| !s.admits(0) && s.admits(1) && s.admits(5) && s.first() == 1));
-        for text in ["", "..2", "-1", "0", "0..", "a", "1..2"] {
+        let admitted =
+            |steps: &str| (0..9).filter(|&i| steps.parse::<Steps>().is_ok_and(|s| s.admits(i))).collect::<Vec<_>>();
+        assert_eq!((admitted("2..4"), admitted("3..3")), (vec![1, 2, 3], vec![2]));
+        for text in ["", "..2", "-1", "0", "0..", "a", "4..2", "1..x", "0..2"] {
             let error = text.parse::<Steps>().expect_err(text).to_string();
             assert!(error.contains(&format!("`{text}`")) && error.contains("from 1"), "{error}");
         }

@@ -31,7 +31,7 @@ fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
         ("p (Holm)", Text),
         ("p (equivalence)", Text),
         ("effect is", Text),
-        ("on known models", Text),
+        ("on known models: power, false alarms", Text),
     ];
     let columns = columns.map(|(name, kind)| Heading::new(name, kind)).to_vec();
     let mut table = Table::new(exhibit.label, "What do the latents do? One answer to each question", columns);
@@ -96,7 +96,7 @@ fn error_rates(calibration: &[CalibrationRow], row: &CardRow) -> String {
         return "not calibrated".to_owned();
     };
     let rate = |name: &str, rate: Option<switchyard::stats::Estimate>| Some(format!("{name} {:.2}", rate?));
-    let rates = [rate("found", known.power), rate("false alarms", known.false_alarms)];
+    let rates = [rate("power", known.power), rate("false alarms", known.false_alarms)];
     rates.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
