@@ -19,9 +19,6 @@ pub(crate) fn certificate(markdown: &str) -> String {
 }
 
 /// Replaces what is between the markers of the model card in `folder`. Returns whether there is such a card.
-///
-/// # Errors
-/// A card that cannot be read or written.
 pub(crate) fn put_certificate(folder: &Path, markdown: &str) -> Result<bool> {
     let path = folder.join(MODEL_CARD);
     // A link, as in the hub's cache, is another file's name.

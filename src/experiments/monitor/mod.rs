@@ -146,9 +146,6 @@ pub fn rows(study: &Study, config: &Config) -> Result<Found> {
 }
 
 /// [`rows`] with the caller's hidden values of each problem.
-///
-/// # Errors
-/// As [`rows`].
 pub fn rows_by(study: &Study, config: &Config, hidden: Vec<Hidden>) -> Result<Found> {
     config.check()?;
     MonitorBench::new(study, config, hidden)?.run()
