@@ -71,9 +71,6 @@ impl Corpus {
 
     /// A corpus with a random sample of training problems instead of the held-out ones, twice as many (seed of the recipe); and the
     /// programs of all training problems. Problems that training drops because they are too long are in neither.
-    ///
-    /// # Errors
-    /// As [`Self::build`].
     pub(crate) fn training(recipe: &Shared, vocabulary: &Vocabulary) -> Result<(Self, HashSet<ProgramKey>)> {
         let Problems { mut train, rewarded, .. } = problems(recipe, Split::Test)?;
         if recipe.task.is_none() {

@@ -65,9 +65,6 @@ pub(crate) fn decode_settings(evaluation: &Evaluation, stops: &[u32], switching:
 }
 
 /// One request for each held-out problem.
-///
-/// # Errors
-/// As [`Corpus::request`].
 pub fn requests(corpus: &Corpus) -> Result<Vec<Request>> {
     corpus.test_prompts.iter().enumerate().map(|(problem, prompt)| corpus.request(problem, prompt)).collect()
 }

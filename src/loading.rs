@@ -72,9 +72,6 @@ impl Checkpoint {
     }
 
     /// Opens an adapter over a base for training: the result is written as one adapter over that base.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
     pub(crate) fn open_to_train(model: &str, adapter: Option<&str>) -> Result<Self> {
         let Some(named) = adapter else { return Self::open(model, None, Apply::Merged) };
         Self::of(ModelFiles::open_below(model, &locate_adapter(Path::new(named))?)?, None, None)
@@ -177,17 +174,11 @@ impl Checkpoint {
     }
 
     /// Reads the weights for a machine, in its type.
-    ///
-    /// # Errors
-    /// As [`Self::load_as`].
     pub fn load_on(self, machine: &Machine) -> Result<Loaded> {
         Ok(self.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype))
     }
 
     /// Reads the weights of a model for training ([`Decoder::load_kept_to_train`]).
-    ///
-    /// # Errors
-    /// As [`Self::load_as`].
     pub fn load_to_train(self, dtype: Compute, device: &Device) -> Result<Loaded> {
         let model = dtype.load_to_train(&self.files, device)?;
         self.loaded(model)

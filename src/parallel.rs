@@ -99,9 +99,6 @@ pub fn run<'t, T: Sync, R: Send>(parts: &[&'t [T]], work: impl Fn(&'t [T]) -> Re
 }
 
 /// Runs `work` on every item, one worker per part ([`cut`], [`run`]); results in order.
-///
-/// # Errors
-/// As [`run`].
 pub(crate) fn each<'t, T: Sync, R: Send>(
     items: &'t [T],
     shards: usize,

@@ -210,9 +210,6 @@ impl Lora {
 
 impl Shared {
     /// Makes the paths of files of problems and of a local pretrained model absolute.
-    ///
-    /// # Errors
-    /// The current folder does not exist.
     pub(crate) fn anchor(&mut self) -> Result<()> {
         let whole =
             |path: &PathBuf| std::path::absolute(path).with_context(|| format!("{}: no absolute path", path.display()));

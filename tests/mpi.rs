@@ -229,7 +229,7 @@ fn losses_and_gradients(world: World) -> BTreeMap<String, Vec<f32>> {
     keep_token_rows(&model, &mut grads, &tokens);
     put("SFT of three rows", stats.loss, grads);
 
-    let (values, rollouts) = GrpoValues::read(fixtures).expect("rollouts");
+    let (values, rollouts) = GrpoValues::read(fixtures, "grpo").expect("rollouts");
     assert!(rollouts.iter().filter(|rollout| rollout.trace.switched()).count() > 1);
     let (settings, reasoning) = (values.decoding(), Reasoning::default());
     let policy = Behaviour { reasoning: &reasoning, switch: IDS, settings: &settings, compute: Compute::F32 };

@@ -104,7 +104,6 @@ fn mcnemar_agrees_with_statsmodels_and_counts_flips() {
     let table = Flips::count(&before, &after).unwrap();
     assert_eq!(table, Flips { both_right: 1, lost: 2, gained: 1, both_wrong: 1 });
     close(table.difference(), -0.2, 1e-15);
-    close(changed(&["7", "3", "x"], &["7", "4", "x"]).unwrap().value, 1.0 / 3.0, 1e-15);
 }
 
 #[test]

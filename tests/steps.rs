@@ -15,7 +15,7 @@ use switchyard::model::checkpoint::ModelFiles;
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::model::lora::LoraSettings;
 use switchyard::model::{Decoder, Hooks};
-use switchyard::parity::{GRPO_MODES, GrpoValues, grpo_step, latent_grpo_step, sft_step, soft_step};
+use switchyard::parity::{GRPO_CASES, GrpoValues, grpo_step, sft_step};
 use switchyard::recipe::{Compute, Grpo, Optimizer, ReplayMode};
 use switchyard::train::grpo::{cosine, gradients};
 use switchyard::train::rollouts::{Behaviour, Rollout};
@@ -208,7 +208,7 @@ fn a_frozen_base_is_held_once_in_bf16_beside_f32_factors() {
 }
 
 fn grpo_fixture() -> (GrpoValues, Vec<Rollout>) {
-    GrpoValues::read(&fixture("")).expect("fixture")
+    GrpoValues::read(&fixture(""), "grpo").expect("fixture")
 }
 
 fn with(replay: ReplayMode) -> Grpo {
@@ -220,24 +220,8 @@ fn the_grpo_loss_is_pytorchs() {
     let (_, rollouts) = grpo_fixture();
     let blocks: Vec<usize> = rollouts.iter().map(|r| r.trace.blocks().len()).collect();
     assert_eq!(blocks, [1, 0, 2, 1, 1, 0], "rollouts with blocks: only there do the replay modes differ");
-    for (mode, threads) in GRPO_MODES.into_iter().flat_map(|mode| [(mode, 1), (mode, 2)]) {
-        assert_all(grpo_step(&fixtures(), mode, threads));
-    }
-}
-
-/// Latents that are drawn mixtures: their densities in the ratio, their embeddings in the gradient.
-#[test]
-fn the_soft_grpo_loss_is_pytorchs() {
-    for threads in [1, 2] {
-        assert_all(soft_step(&fixtures(), threads));
-    }
-}
-
-/// The same with one-sided noise, rollouts that are masked, and one first latent in each group.
-#[test]
-fn the_latent_grpo_loss_is_pytorchs() {
-    for threads in [1, 2] {
-        assert_all(latent_grpo_step(&fixtures(), threads));
+    for (case, threads) in GRPO_CASES.iter().flat_map(|case| [(case, 1), (case, 2)]) {
+        assert_all(grpo_step(&fixtures(), case, threads));
     }
 }
 

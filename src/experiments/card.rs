@@ -83,9 +83,6 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 }
 
 /// Opaque serial depth of text, of the longest block, and of the response with the most latents.
-///
-/// # Errors
-/// As the decoder's.
 pub fn serial_depth(study: &Study) -> Result<Vec<SerialDepthRow>> {
     let (model, reasoning) = (&study.model, &study.reasoning);
     let positions = model.config().max_position_embeddings;

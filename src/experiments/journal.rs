@@ -58,9 +58,6 @@ impl Journal {
     }
 
     /// Whether it was finished before, with the same setup.
-    ///
-    /// # Errors
-    /// A manifest that cannot be read.
     pub fn done(&self) -> Result<bool> {
         let name = self.name(self.last());
         let there = self.folder.join(format!("{name}.parquet")).is_file();

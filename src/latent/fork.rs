@@ -89,9 +89,6 @@ pub(crate) struct Prefix {
 impl Prefix {
     /// Feeds the prompts and decodes every row up to its first `<swi>` (not emitted) or its end. Per request, `watch` is a token whose margin
     /// over the others is recorded ([`FinishedRow::margins`]), `force_at` the visible position at which a block is forced open.
-    ///
-    /// # Errors
-    /// As [`super::decode()`].
     pub fn new(
         decoding: Decode,
         requests: &[Request],
@@ -119,9 +116,6 @@ impl Prefix {
     }
 
     /// Feeds the prompts only: forks start there.
-    ///
-    /// # Errors
-    /// As [`super::decode()`].
     pub fn prompts(decoding: Decode, requests: &[Request], watch: &[Option<u32>]) -> Result<Self> {
         let (prompts, starts) = Self::begun(decoding, requests, watch)?;
         Ok(Self { prompts: prompts.parked(), starts, held: None, rows: vec![] })

@@ -211,9 +211,6 @@ struct ReplayPlace {
 }
 
 /// Replayed log-probabilities of every position, per trace (`None` if it was not sampled).
-///
-/// # Errors
-/// As [`Replay::next_wave`].
 pub fn logprobs(decoding: Decode, traces: &[Trace]) -> Result<Vec<Vec<Option<f64>>>> {
     let switch = decoding.switch.context("a replay needs the ids of the switch tokens")?;
     let mut rows = sequences(traces, &switch)?;

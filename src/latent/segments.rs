@@ -43,9 +43,6 @@ pub(crate) struct Segment<'m> {
 
 impl<'m> Segments<'m> {
     /// Runs all but the last segment without a graph. A segment is `every` waves, that is, latents per row.
-    ///
-    /// # Errors
-    /// As [`Waves::next_wave`].
     pub fn new(
         model: &'m Decoder,
         sequences: &'m [Sequence],

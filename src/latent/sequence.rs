@@ -24,9 +24,6 @@ impl Sequence {
     }
 
     /// As [`Self::new`]; `is_latent` of position and id decides which positions are latent.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
     pub(crate) fn with_latents(
         row: usize,
         ids: Vec<u32>,

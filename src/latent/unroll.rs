@@ -110,8 +110,6 @@ pub struct UnrolledStates {
     flat: Tensor<2>,
     /// `[B][position]` → row of `flat`.
     index: Vec<Vec<usize>>,
-    /// Keys and values of everything.
-    pub cache: KvCache,
 }
 
 impl UnrolledStates {
@@ -146,9 +144,6 @@ impl UnrolledStates {
 }
 
 /// Runs known sequences to the end: hidden states at every position of every row.
-///
-/// # Errors
-/// As [`Stream::advance`].
 pub fn unroll(
     model: &Decoder,
     sequences: &[Sequence],
@@ -172,5 +167,5 @@ pub fn unroll(
         offset += b * w;
         parts.push(wave.hidden.reshape([b * w, d]));
     }
-    Ok(UnrolledStates { flat: Tensor::cat(parts, 0), index, cache: waves.into_stream().cache().clone() })
+    Ok(UnrolledStates { flat: Tensor::cat(parts, 0), index })
 }

@@ -41,9 +41,6 @@ impl From<bool> for RecordedLogits {
 
 impl Loaded {
     /// Opens a Hugging Face folder (in a run: `<run>/<phase>/checkpoint`), a `.gguf` or a hub id, on the CPU in f32.
-    ///
-    /// # Errors
-    /// As [`Checkpoint::open`] and [`Checkpoint::load`].
     pub fn open(model: &str) -> Result<Self> {
         Checkpoint::open(model, None, Apply::Merged)?.load(&Machine::default().device)
     }
@@ -81,9 +78,6 @@ impl Loaded {
     }
 
     /// Parses the changes of one run, one line each.
-    ///
-    /// # Errors
-    /// As [`Changes::read`].
     pub fn changes(&self, lines: &[&str]) -> Result<Changes> {
         Changes::read(lines, self.model.config())
     }

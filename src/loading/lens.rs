@@ -26,9 +26,6 @@ impl Loaded {
 
     /// Reads states `[L × D]` of each layer after `carry` has mapped them to the final state's basis. Layers for which it returns `None` are
     /// left out, except the last, whose states are the final ones.
-    ///
-    /// # Errors
-    /// As [`Self::lens`].
     pub fn lens_through(
         &self,
         row: &Sequence,

@@ -25,7 +25,7 @@ use super::stages::{Reset, Stages};
 use super::text_cot::BASE;
 use super::{Method, Recipe};
 use crate::corpus::{Corpus, Row};
-use crate::latent::{Blocks, Gradient, LatentSource, Reasoning, Source};
+use crate::latent::{Blocks, Gradient, Reasoning, Source};
 use crate::model::{Decoder, Hooks};
 use crate::recipe::Range::{Count, NotNegative, Positive, Share, Tables, Typed};
 use crate::recipe::{BATCH, POSITIONS, STEPS, Stage, fits};
@@ -226,11 +226,7 @@ impl Objective for OnePass {
     fn sums(&self, model: &Decoder, rows: &[Row], latent: u32) -> Result<LossSums> {
         let targets = targets(rows, latent);
         let learnt = losses_at(model, rows, None, &self.source, Gradient::Through, targets, &mut Hooks::none())?;
-        Ok(LossSums { loss: learnt.losses.sum(), tokens: learnt.targets.len(), correct: learnt.correct })
-    }
-
-    fn source(&self) -> String {
-        self.source.name()
+        Ok(LossSums { loss: learnt.losses.sum(), correct: learnt.correct })
     }
 }
 

@@ -24,7 +24,6 @@ use super::schedule::LrSchedule;
 use super::text_cot::BASE;
 use super::{Method, Recipe};
 use crate::corpus::Row;
-use crate::latent::source::LatentSource;
 use crate::latent::{Blocks, Gradient, Reasoning, Source};
 use crate::model::heads::HeadSizes;
 use crate::model::{Decoder, HookSpec, Hooks};
@@ -168,11 +167,7 @@ impl Objective for Distillation {
         let distances = (distances.clone() * like(&distances, learnt)).sum();
         let loss =
             student.learnt.losses.sum() + teachers_loss.mul_scalar(self.teacher) + distances.mul_scalar(self.distance);
-        Ok(LossSums { loss, tokens: student.learnt.targets.len(), correct: student.learnt.correct })
-    }
-
-    fn source(&self) -> String {
-        self.source.name()
+        Ok(LossSums { loss, correct: student.learnt.correct })
     }
 
     fn heads(&self, width: usize) -> HeadSizes {

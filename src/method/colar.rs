@@ -194,11 +194,7 @@ impl Objective for Slots {
         if !before.is_empty() {
             loss = loss + self.head_loss(model, rows, &losses, &before)?.mul_scalar(self.slots);
         }
-        Ok(LossSums { loss, tokens: losses.targets.len(), correct: losses.correct })
-    }
-
-    fn source(&self) -> String {
-        Source::LatentHead.name()
+        Ok(LossSums { loss, correct: losses.correct })
     }
 
     fn heads(&self, _width: usize) -> HeadSizes {

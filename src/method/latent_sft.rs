@@ -39,7 +39,7 @@ use super::phase::{Context, Panel, Phase, SupervisedPhase, TableRow, Work};
 use super::schedule::LrSchedule;
 use super::text_cot::BASE;
 use crate::corpus::{Row, Slot};
-use crate::latent::{Blocks, Gradient, LatentSource, Reasoning, Source, gumbel};
+use crate::latent::{Blocks, Gradient, Reasoning, Source, gumbel};
 use crate::model::heads::HeadSizes;
 use crate::model::{Decoder, Hooks, KvCache, Span, Step};
 use crate::ops::{self, Targets, wide::log_softmax};
@@ -160,10 +160,6 @@ impl Objective for Superpositions {
         if is_chain(rows.rows) { self.chain(model, &rows) } else { self.superposed(model, &rows) }
     }
 
-    fn source(&self) -> String {
-        self.source.name()
-    }
-
     fn heads(&self, _width: usize) -> HeadSizes {
         HeadSizes { auxiliary: true, ..HeadSizes::default() }
     }
@@ -195,9 +191,8 @@ impl Superpositions {
             let [n, _, d] = more.dims();
             states = Tensor::cat(vec![states, more.reshape([n * width, d])], 0);
         }
-        let tokens = said.len();
         let (losses, hits) = model.token_losses(select(&states, &places), Targets::new(said))?;
-        Ok(LossSums { loss: losses.sum(), tokens, correct: hits.sum() })
+        Ok(LossSums { loss: losses.sum(), correct: hits.sum() })
     }
 
     /// The second stage: cross-entropy of `</swi>` and the answer, and per row `kl · (the mean divergence of a latent)`, weighed by the
@@ -206,7 +201,6 @@ impl Superpositions {
         let soft = self.noisy(superpositions(&model.valid(), rows, self.top_k)?, rows, model)?;
         let (states, _) = rows.run(model, soft.inputs(model.embed_rows(&soft.tokens)?))?;
         let (places, said) = rows.learnt();
-        let tokens = said.len();
         let (losses, hits) = model.token_losses(select(&states, &places), Targets::new(said))?;
         let before: Vec<usize> = rows.latents.iter().map(|&(row, at, _)| rows.place(row, at) - 1).collect();
         let logits = model.unembed(select(&states, &before).unsqueeze_dim(0)).squeeze_dim::<2>(0);
@@ -217,7 +211,7 @@ impl Superpositions {
         };
         let shares = like(&each, rows.latents.iter().map(share).collect());
         let loss = losses.sum() + (each * shares).sum().mul_scalar(self.kl);
-        Ok(LossSums { loss, tokens, correct: hits.sum() })
+        Ok(LossSums { loss, correct: hits.sum() })
     }
 
     /// The superpositions of one model as constants of another, with noise.

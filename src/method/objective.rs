@@ -13,7 +13,6 @@ use crate::ops::Targets;
 pub struct LossSums {
     /// Σ cross-entropy (nats), in the graph.
     pub loss: Tensor<1>,
-    pub tokens: usize,
     /// How many targets there were than which no token was more probable, `[1]`: on the device, because reading it waits for the forward.
     pub correct: Tensor<1>,
 }
@@ -31,9 +30,6 @@ pub trait Objective: Send + Sync {
     /// # Errors
     /// Rows without a target, and whatever the unroll returns.
     fn sums(&self, model: &Decoder, rows: &[Row], latent: u32) -> Result<LossSums>;
-
-    /// What enters latent positions, as it is written into results.
-    fn source(&self) -> String;
 
     /// The heads that a model of this width must have.
     fn heads(&self, _width: usize) -> HeadSizes {
@@ -58,10 +54,6 @@ impl CrossEntropy {
 impl Objective for CrossEntropy {
     fn sums(&self, model: &Decoder, rows: &[Row], latent: u32) -> Result<LossSums> {
         response_loss(model, rows, latent, &self.source, self.gradient)
-    }
-
-    fn source(&self) -> String {
-        self.source.name()
     }
 }
 
@@ -90,7 +82,7 @@ pub fn response_loss(
     gradient: Gradient,
 ) -> Result<LossSums> {
     let learnt = response_losses(model, rows, latent, source, gradient, &mut Hooks::none())?;
-    Ok(LossSums { loss: learnt.losses.sum(), tokens: learnt.targets.len(), correct: learnt.correct })
+    Ok(LossSums { loss: learnt.losses.sum(), correct: learnt.correct })
 }
 
 /// These rows as a rectangle, filled up with token 0 on the right.
@@ -127,9 +119,6 @@ pub(super) fn response_losses(
 }
 
 /// The losses of these targets; without an id of latents every token is fed as itself, all of a row in one pass.
-///
-/// # Errors
-/// As [`response_losses`].
 pub(super) fn losses_at(
     model: &Decoder,
     rows: &[Row],

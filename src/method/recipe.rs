@@ -30,9 +30,6 @@ impl Recipe {
     }
 
     /// The recipe with absolute paths of files of problems and of a local pretrained model.
-    ///
-    /// # Errors
-    /// The current folder does not exist.
     pub fn anchored(mut self) -> Result<Self> {
         self.anchor()?;
         Ok(self)
@@ -85,9 +82,6 @@ pub(super) fn take<S: DeserializeOwned + Default>(table: &mut toml::Table, key: 
 }
 
 /// Every setting: key, range, and value in this recipe (empty: not set).
-///
-/// # Errors
-/// None in practice: a recipe can be written as TOML.
 pub fn settings(recipe: &Recipe) -> Result<Vec<[String; 3]>> {
     let table = recipe.table()?;
     let row = |(key, range): (String, ranges::Range)| {

@@ -24,7 +24,7 @@ use super::objective::{Learnt, LossSums, Objective, padded, response_losses};
 use super::phase::{Context, Panel, Phase, SupervisedPhase, TableRow, Work};
 use super::text_cot::BASE;
 use crate::corpus::{Corpus, Row, Slot};
-use crate::latent::{Gradient, LatentSource, Source};
+use crate::latent::{Gradient, Source};
 use crate::model::heads::HeadSizes;
 use crate::model::{Decoder, Hooks, Span};
 use crate::ops::Targets;
@@ -105,11 +105,7 @@ impl Objective for ThoughtLoss {
         if rows.iter().any(|row| !row.slots.is_empty()) {
             loss = loss + spelled(model, rows, &learnt, latent)?.mul_scalar(self.weight);
         }
-        Ok(LossSums { loss, tokens: learnt.targets.len(), correct: learnt.correct })
-    }
-
-    fn source(&self) -> String {
-        Source::HiddenState.name()
+        Ok(LossSums { loss, correct: learnt.correct })
     }
 
     fn heads(&self, _width: usize) -> HeadSizes {

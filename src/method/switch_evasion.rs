@@ -25,7 +25,7 @@ use super::switch::{ANNOTATE, BOUNDARY, SFT, curriculum_phase};
 use super::text_cot::BASE;
 use super::{Method, Recipe};
 use crate::corpus::Row;
-use crate::latent::{Gradient, LatentSource as _, Sequence, Source};
+use crate::latent::{Gradient, Sequence, Source};
 use crate::model::{Decoder, Hooks, Step};
 use crate::recipe::Range::{Count, NotNegative, Positive};
 use crate::recipe::{BATCH, STEPS};
@@ -121,11 +121,7 @@ impl Objective for Evasion {
             let penalty = Tensor::cat(distances, 0).mean();
             loss = loss + penalty.mul_scalar(self.weight * tokens as f64);
         }
-        Ok(LossSums { loss, tokens, correct: learnt.correct })
-    }
-
-    fn source(&self) -> String {
-        Source::HiddenState.name()
+        Ok(LossSums { loss, correct: learnt.correct })
     }
 }
 

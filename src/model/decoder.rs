@@ -485,9 +485,6 @@ impl Decoder {
     }
 
     /// Ids → logits in one uncached call of unpadded rows, `[B][L]` → `[B, L, V]`.
-    ///
-    /// # Errors
-    /// As [`Self::embed`] and [`Self::hidden`].
     pub fn logits(&self, ids: &[Vec<u32>], hooks: &mut Hooks) -> Result<Tensor<3>> {
         let x = self.embed(ids)?;
         let lengths: Vec<usize> = ids.iter().map(Vec::len).collect();

@@ -11,9 +11,6 @@ use super::weights::{Names, follow_names, is_table};
 use crate::ops::{scalars, sum_of_squares};
 
 /// Every gradient on the host by Hugging Face name, `[out, in]` (LoRA factors in Burn's layout).
-///
-/// # Errors
-/// The device cannot be read.
 pub fn gradients_by_name(model: &Decoder, grads: &GradientsParams) -> Result<Vec<(String, HostTensor)>> {
     let mut visitor = GradientReader { names: Names::default(), grads, out: vec![], error: None };
     model.visit(&mut visitor);

@@ -245,9 +245,6 @@ impl HeadSizes {
     }
 
     /// Sizes of the heads that are next to a model's weights; none without the file.
-    ///
-    /// # Errors
-    /// A file that cannot be read.
     pub fn read(folder: &Path) -> Result<Self> {
         Ok(heads_of(folder)?.map_or_else(Self::default, |(_, sizes)| sizes))
     }

@@ -34,9 +34,6 @@ impl Decoder {
 
     /// Loads a model to train LoRA factors over: f32 matrices of small models are stored too, so that an adapter's factors stay unmerged
     /// everywhere.
-    ///
-    /// # Errors
-    /// As [`Self::load_kept`].
     pub fn load_kept_to_train(checkpoint: &ModelFiles, device: &Device) -> Result<Self> {
         Self::load_stored(checkpoint, true, device, |matrix| matrix)
     }

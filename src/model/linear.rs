@@ -125,9 +125,6 @@ impl Linear {
     }
 
     /// W without the bias as floats, `[d_in, d_out]`, factors merged; a copy for a stored matrix.
-    ///
-    /// # Errors
-    /// A matrix that was not read.
     pub fn floats(&self, device: &Device) -> Result<Tensor<2>> {
         match &self.weight {
             Matrix::Dense(weight) => Ok(weight.val()),

@@ -48,9 +48,6 @@ impl Decoder {
     }
 
     /// Reads every weight of an opened checkpoint.
-    ///
-    /// # Errors
-    /// A tensor that cannot be read.
     pub fn load(checkpoint: &ModelFiles, device: &Device) -> Result<Self> {
         Self::load_in(checkpoint, FloatDType::F32, device)
     }
@@ -85,9 +82,6 @@ impl Decoder {
     }
 
     /// Every parameter's effective value (LoRA merged), by Hugging Face name, `[out, in]`; without the heads.
-    ///
-    /// # Errors
-    /// The device cannot be read.
     pub fn export(&self) -> Result<Vec<(String, HostTensor)>> {
         self.tensors()?.collect()
     }
@@ -103,9 +97,6 @@ impl Decoder {
     }
 
     /// The parameters of the heads, by name.
-    ///
-    /// # Errors
-    /// The device cannot be read.
     pub fn export_heads(&self) -> Result<Vec<(String, HostTensor)>> {
         self.outside().into_iter().filter(|tensor| tensor.is_err() || is_of_heads(tensor)).collect()
     }

@@ -4,10 +4,11 @@ use anyhow::Result;
 use burn::optim::GradientsParams;
 use burn::tensor::{Int, Tensor, TensorData};
 
+use super::recorder::{Call, padded};
 use super::reference::{self, Deviation, get, mean_cross_entropy, read, rows, values};
 use super::{Fixtures, ParityComparison};
 use crate::model::gradients::gradients_by_name;
-use crate::model::{Decoder, Hooks, Span};
+use crate::model::{Decoder, Hooks};
 
 const BOUND: f64 = 1e-4;
 
@@ -33,12 +34,10 @@ pub fn gradients(fixtures: &Fixtures, name: &str) -> Result<Vec<ParityComparison
 
 /// Mean cross-entropy of the next token over all rows, as one right-padded batch.
 fn loss(model: &Decoder, rows: &[Vec<u32>]) -> Result<Tensor<1>> {
-    let lengths: Vec<usize> = rows.iter().map(Vec::len).collect();
-    let width = lengths.iter().copied().max().unwrap_or(0);
-    let ids: Vec<Vec<u32>> = rows.iter().map(|r| [r.clone(), vec![0; width - r.len()]].concat()).collect();
-    let span = Span::prompts(&lengths, false);
+    let Call { ids, span } = padded(rows, false);
     let hidden = model.hidden(model.embed(&ids)?, &span, &mut model.cache(rows.len()), &mut Hooks::none())?;
-    let flat = hidden.reshape([rows.len() * width, model.config().hidden_size]);
+    let [_, width, d] = hidden.dims();
+    let flat = hidden.reshape([rows.len() * width, d]);
     let places = rows.iter().enumerate().flat_map(|(b, r)| (0..r.len() - 1).map(move |p| (b * width + p, r[p + 1])));
     let (places, targets): (Vec<i64>, Vec<u32>) = places.map(|(place, target)| (place as i64, target)).unzip();
     let index = Tensor::<1, Int>::from_data(TensorData::new(places, [targets.len()]), &flat.device());

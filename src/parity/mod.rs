@@ -13,10 +13,7 @@ pub use decoding::compare_traces;
 pub use gradients::gradients;
 pub use hooks::{compare_hooks, hooks};
 pub use latent::known_rows;
-pub use steps::{
-    GRPO_MODES, GrpoValues, HYBRID, gated, grpo_step, hrpo_authors_step, hrpo_step, latent_grpo_step, sft_settings,
-    sft_step, soft_step,
-};
+pub use steps::{GRPO_CASES, GrpoCase, GrpoValues, HYBRID, gated, grpo_step, sft_settings, sft_step};
 
 use std::path::{Path, PathBuf};
 
@@ -109,13 +106,9 @@ impl Fixtures {
         add(vec![decoding::against_one_row_on_the_cpu(self)?]);
         add(vec![decoding::drawn_from_a_large_vocabulary(self)?]);
         add(sft_step(self, 1, 1)?);
-        for mode in GRPO_MODES {
-            add(grpo_step(self, mode, 1)?);
+        for case in &GRPO_CASES {
+            add(grpo_step(self, case, 1)?);
         }
-        add(soft_step(self, 1)?);
-        add(latent_grpo_step(self, 1)?);
-        add(hrpo_step(self, 1)?);
-        add(hrpo_authors_step(self, 1)?);
         Ok(out)
     }
 

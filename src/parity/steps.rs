@@ -1,5 +1,7 @@
 //! One supervised step and one Switch-GRPO loss (`fixtures/make_steps.py`).
 
+use std::path::Path;
+
 use anyhow::{Context, Result, ensure};
 use burn::module::Module;
 use burn::tensor::Device;
@@ -74,9 +76,74 @@ pub fn sft_step(fixtures: &Fixtures, threads: usize, accumulate: usize) -> Resul
     ])
 }
 
-/// The ways of replaying, by the names of their reference values.
-pub const GRPO_MODES: [(&str, ReplayMode); 3] =
-    [("text_graph", ReplayMode::TextGraph), ("segmented", ReplayMode::Segmented), ("full_bptt", ReplayMode::FullBptt)];
+/// The loss of a Switch-GRPO step, or of a method related to it, on given rollouts.
+pub struct GrpoCase {
+    title: &'static str,
+    /// Its rollouts and gradients in `fixtures/steps`.
+    file: &'static str,
+    /// Prefix of the gradients.
+    mode: &'static str,
+    reasoning: fn() -> Reasoning,
+    grpo: fn() -> Grpo,
+}
+
+/// The losses with reference values: three replay modes; drawn mixtures as latents (`fixtures/make_soft.py`); mixtures with one-sided noise,
+/// masked rollouts and one learnt first latent in each group (`fixtures/make_latent_grpo.py`); states mixed into text, with the gate's
+/// gradients and the anchor of plain text (`fixtures/make_hrpo.py`), also with the loss of its public code.
+pub const GRPO_CASES: [GrpoCase; 7] = [
+    GrpoCase {
+        title: "GRPO",
+        file: "grpo",
+        mode: "text_graph",
+        reasoning: Reasoning::default,
+        grpo: || Grpo { replay: ReplayMode::TextGraph, ..Grpo::default() },
+    },
+    GrpoCase {
+        title: "GRPO",
+        file: "grpo",
+        mode: "segmented",
+        reasoning: Reasoning::default,
+        grpo: || Grpo { replay: ReplayMode::Segmented, ..Grpo::default() },
+    },
+    GrpoCase { title: "GRPO", file: "grpo", mode: "full_bptt", reasoning: Reasoning::default, grpo: through },
+    GrpoCase {
+        title: "SofT-GRPO",
+        file: "soft",
+        mode: "full_bptt",
+        reasoning: || {
+            let rule = rules::SoftThinking { certain: 0.0, patience: 0, temperature: 1.0, limit: 8, end: 0 };
+            Reasoning { blocks: Blocks::SoftThinking(rule), ..Reasoning::default() }
+        },
+        grpo: through,
+    },
+    GrpoCase {
+        title: "Latent-GRPO",
+        file: "latent_grpo",
+        mode: "full_bptt",
+        reasoning: || Reasoning { blocks: Blocks::Thinking { limit: 4 }, ..Reasoning::default() },
+        grpo: || Grpo { beta: 0.0, invalid: Invalid::Mask, first: true, ..through() },
+    },
+    GrpoCase { title: "HRPO", file: "hrpo", mode: "full_bptt", reasoning: hybrid, grpo: anchored },
+    GrpoCase {
+        title: "HRPO with its authors' loss",
+        file: "hrpo_authors",
+        mode: "full_bptt",
+        reasoning: hybrid,
+        grpo: || Grpo { loss: LossForm::Authors, ..anchored() },
+    },
+];
+
+fn through() -> Grpo {
+    Grpo { replay: ReplayMode::FullBptt, ..Grpo::default() }
+}
+
+fn anchored() -> Grpo {
+    Grpo { anchor: KlAnchor::Reference, beta: 5e-3, ..through() }
+}
+
+fn hybrid() -> Reasoning {
+    Reasoning { source: Source::Hybrid(HYBRID), ..Reasoning::text("hrpo") }
+}
 
 /// `steps/grpo.json`.
 #[derive(Deserialize)]
@@ -121,12 +188,9 @@ fn yes() -> bool {
 }
 
 impl GrpoValues {
-    /// Reads them, and the rollouts as the trainer takes them.
-    pub fn read(root: &std::path::Path) -> Result<(Self, Vec<Rollout>)> {
-        Self::read_file(root.join("steps/grpo.json"))
-    }
-
-    fn read_file(path: std::path::PathBuf) -> Result<(Self, Vec<Rollout>)> {
+    /// Reads `steps/{name}.json`, and the rollouts as the trainer takes them.
+    pub fn read(root: &Path, name: &str) -> Result<(Self, Vec<Rollout>)> {
+        let path = root.join(format!("steps/{name}.json"));
         let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
         let values: Self = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
         let rollouts = values.rollouts.iter().map(GrpoRollout::rollout).collect();
@@ -162,35 +226,10 @@ impl GrpoRollout {
     }
 }
 
-/// Loss, its terms, gradients, replayed log-probabilities and advantages of a step's rollouts.
-pub fn grpo_step(fixtures: &Fixtures, mode: (&str, ReplayMode), threads: usize) -> Result<Vec<ParityComparison>> {
-    let grpo = Grpo { replay: mode.1, ..Grpo::default() };
-    step_of(fixtures, ("grpo", &Reasoning::default()), (mode.0, &grpo), threads)
-}
-
-/// The comparison of [`grpo_step`], of rollouts whose latents are mixtures that were drawn (`fixtures/make_soft.py`).
-pub fn soft_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<ParityComparison>> {
-    let rule = rules::SoftThinking { certain: 0.0, patience: 0, temperature: 1.0, limit: 8, end: 0 };
-    let reasoning = Reasoning { blocks: Blocks::SoftThinking(rule), ..Reasoning::default() };
-    let grpo = Grpo { replay: ReplayMode::FullBptt, ..Grpo::default() };
-    step_of(fixtures, ("soft", &reasoning), ("full_bptt", &grpo), threads)
-}
-
-/// The comparison of [`grpo_step`], of rollouts whose latents are mixtures drawn with one-sided noise, with those masked that ran into a
-/// limit and one first latent learnt in each group (`fixtures/make_latent_grpo.py`).
-pub fn latent_grpo_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<ParityComparison>> {
-    let reasoning = Reasoning { blocks: Blocks::Thinking { limit: 4 }, ..Reasoning::default() };
-    let grpo = Grpo { replay: ReplayMode::FullBptt, beta: 0.0, invalid: Invalid::Mask, first: true, ..Grpo::default() };
-    step_of(fixtures, ("latent_grpo", &reasoning), ("full_bptt", &grpo), threads)
-}
-
 /// How the rollouts of `hrpo.json` were drawn.
 pub const HYBRID: Hybrid = Hybrid { temperature: 0.7, end: 7 };
 
 /// The tiny model with the gate of `hrpo.safetensors`.
-///
-/// # Errors
-/// Fixtures that cannot be read.
 pub fn gated(fixtures: &Fixtures, device: &Device) -> Result<Decoder> {
     let references = read(&fixtures.path("steps/hrpo.safetensors"))?;
     fixtures.tiny("qwen3_tied", device)?.with_heads(HeadSizes { gate: true, ..HeadSizes::default() }, |name| {
@@ -198,86 +237,55 @@ pub fn gated(fixtures: &Fixtures, device: &Device) -> Result<Decoder> {
     })
 }
 
-/// The comparison of [`grpo_step`], of rollouts with states mixed into their text, with the gradients of the gate, the anchor of plain
-/// text, and log-probabilities of states that are computed again (`fixtures/make_hrpo.py`).
-pub fn hrpo_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<ParityComparison>> {
-    let reasoning = Reasoning { source: Source::Hybrid(HYBRID), ..Reasoning::text("hrpo") };
-    let grpo = Grpo { replay: ReplayMode::FullBptt, anchor: KlAnchor::Reference, beta: 5e-3, ..Grpo::default() };
-    step_of(fixtures, ("hrpo", &reasoning), ("full_bptt", &grpo), threads)
-}
-
-/// The comparison of [`hrpo_step`] with the loss of the public code.
-pub fn hrpo_authors_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<ParityComparison>> {
-    let reasoning = Reasoning { source: Source::Hybrid(HYBRID), ..Reasoning::text("hrpo") };
-    let (anchor, loss) = (KlAnchor::Reference, LossForm::Authors);
-    let grpo = Grpo { replay: ReplayMode::FullBptt, anchor, beta: 5e-3, loss, ..Grpo::default() };
-    step_of(fixtures, ("hrpo_authors", &reasoning), ("full_bptt", &grpo), threads)
-}
-
-fn step_of(
-    fixtures: &Fixtures,
-    (file, reasoning): (&str, &Reasoning),
-    (mode, grpo): (&str, &Grpo),
-    threads: usize,
-) -> Result<Vec<ParityComparison>> {
-    let (values, mut rollouts) = GrpoValues::read_file(fixtures.path(&format!("steps/{file}.json")))?;
+/// Loss, its terms, gradients, replayed log-probabilities and advantages of a step's rollouts; with a gate also the anchor of plain text,
+/// and log-probabilities through states that are computed again.
+pub fn grpo_step(fixtures: &Fixtures, case: &GrpoCase, threads: usize) -> Result<Vec<ParityComparison>> {
+    let GrpoCase { title, file, mode, .. } = case;
+    let (reasoning, grpo) = (&(case.reasoning)(), &(case.grpo)());
+    let (values, mut rollouts) = GrpoValues::read(&fixtures.root, file)?;
     let references = read(&fixtures.path(&format!("steps/{file}.safetensors")))?;
     let settings = values.decoding();
     let policy = Behaviour { reasoning, switch: IDS, settings: &settings, compute: Compute::F32 };
     let device = fixtures.device.clone().autodiff();
     let mixes = reasoning.source.mixing().is_some();
     let model = if mixes { gated(fixtures, &device)? } else { fixtures.tiny("qwen3_tied", &device)? };
-    let how = match file {
-        "grpo" => "GRPO",
-        "soft" => "SofT-GRPO",
-        "latent_grpo" => "Latent-GRPO",
-        "hrpo_authors" => "HRPO with its authors' loss",
-        _ => "HRPO",
-    };
-    let how = format!("{how} step, {mode}, {threads} thread(s)");
+    let how = format!("{title} step, {mode}, {threads} thread(s)");
     let mut more = vec![];
     if mixes {
         let settings = loss_settings(policy, grpo);
         fill_anchor(&model.valid(), Behaviour { settings: &settings, ..policy }, &mut rollouts)?;
         let anchors = values.rollouts.iter().zip(&rollouts).flat_map(|(theirs, ours)| {
-            theirs
-                .anchor
-                .iter()
-                .zip(&ours.anchor)
-                .map(|(theirs, ours)| Deviation::absolute(ours.unwrap_or(f64::NAN), *theirs))
+            let both = theirs.anchor.iter().zip(&ours.anchor);
+            both.map(|(theirs, ours)| Deviation::absolute(ours.unwrap_or(f64::NAN), *theirs))
         });
-        more.push(ParityComparison::new(
-            format!("{how}: log-probabilities of plain text"),
-            1e-5,
-            anchors.collect::<Vec<_>>(),
-        ));
+        more.push(ParityComparison::new(format!("{how}: log-probabilities of plain text"), 1e-5, anchors));
         let mut fresh = rollouts.clone();
         fresh.iter_mut().flat_map(|r| &mut r.trace.positions).for_each(|position| position.mixed = None);
-        let again = replayed(&values, &fresh, &model, policy)?;
+        let again = compare_replayed(&values, &fresh, &model, policy)?;
         more.push(ParityComparison::new(format!("{how}: log-probabilities through states of its own"), 1e-5, again));
     }
     let (grads, parts) = gradients(&model, policy, &rollouts, grpo, threads)?;
     ensure!(parts.tokens == values.n_tok, "{mode}: {} tokens, the reference has {}", parts.tokens, values.n_tok);
-    let terms = [(parts.loss, values.loss), (parts.surrogate, values.surrogate), (parts.kl, values.kl)];
+    let terms = [(parts.loss, values.loss), (parts.surrogate, values.surrogate), (parts.kl, values.kl)]
+        .map(|(a, b)| Deviation::absolute(a, b));
+    let replayed = compare_replayed(&values, &rollouts, &model, policy)?;
+    let advantages = compare_advantages(&values, &rollouts, grpo)?;
     let found = reference::gradients(&gradients_by_name(&model, &grads)?, &references, mode)?;
     more.extend([
-        ParityComparison::new(
-            format!("{how}: loss and its terms"),
-            1e-5,
-            terms.map(|(a, b)| Deviation::absolute(a, b)),
-        ),
+        ParityComparison::new(format!("{how}: loss and its terms"), 1e-5, terms),
         ParityComparison::new(format!("{how}: gradients"), 1e-4, found),
-        ParityComparison::new(
-            format!("{how}: replayed log-probabilities"),
-            1e-5,
-            replayed(&values, &rollouts, &model, policy)?,
-        ),
-        ParityComparison::new(format!("{how}: advantages"), 1e-9, advantages_of(&values, &rollouts, grpo)?),
+        ParityComparison::new(format!("{how}: replayed log-probabilities"), 1e-5, replayed),
+        ParityComparison::new(format!("{how}: advantages"), 1e-9, advantages),
     ]);
     Ok(more)
 }
 
-fn replayed(values: &GrpoValues, rollouts: &[Rollout], model: &Decoder, policy: Behaviour) -> Result<Vec<Deviation>> {
+fn compare_replayed(
+    values: &GrpoValues,
+    rollouts: &[Rollout],
+    model: &Decoder,
+    policy: Behaviour,
+) -> Result<Vec<Deviation>> {
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
     let (source, controller) = (&policy.reasoning.source, &policy.reasoning.blocks);
     let decoding =
@@ -293,7 +301,7 @@ fn replayed(values: &GrpoValues, rollouts: &[Rollout], model: &Decoder, policy: 
     Ok(out)
 }
 
-fn advantages_of(values: &GrpoValues, rollouts: &[Rollout], grpo: &Grpo) -> Result<Vec<Deviation>> {
+fn compare_advantages(values: &GrpoValues, rollouts: &[Rollout], grpo: &Grpo) -> Result<Vec<Deviation>> {
     let mut out = vec![];
     for (group, rewards) in values.rewards.iter().enumerate() {
         let of_group = rollouts.iter().filter(|r| r.trace.problem == group);

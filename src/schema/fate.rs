@@ -75,9 +75,6 @@ impl FateTest {
     }
 
     /// Two-sided p-value of Student's t-test against 0.
-    ///
-    /// # Errors
-    /// As [`Self::estimate`].
     pub fn p(&self) -> Result<f64> {
         let n = self.values.len() as f64;
         let mean = self.estimate()?.value;
@@ -144,7 +141,6 @@ pub fn fate_tests(rows: &[FateRow], compared: ComparisonPoint) -> Result<Vec<Fat
 /// A cell of the grid: the runs of one start and one budget under a mode.
 #[derive(Clone, Debug)]
 pub struct FateCell {
-    pub from_step: usize,
     pub budget: usize,
     /// By seed: the benefit of a block at the start, and the change of the switch rate.
     pub runs: BTreeMap<u64, (f64, f64)>,
@@ -176,11 +172,11 @@ pub fn law(rows: &[FateRow], mode: &str) -> Result<Option<Law>> {
     }
     let cells: Vec<FateCell> = cells
         .into_iter()
-        .map(|((from_step, budget), runs)| {
+        .map(|((_, budget), runs)| {
             let whole = |(seed, [start, end]): (u64, FateEnds<'_>)| {
                 Some((seed, (start?.benefit()?, end?.switch_rate - start?.switch_rate)))
             };
-            FateCell { from_step, budget, runs: runs.into_iter().filter_map(whole).collect() }
+            FateCell { budget, runs: runs.into_iter().filter_map(whole).collect() }
         })
         .collect();
     let Some(first) = cells.first() else { return Ok(None) };

@@ -31,9 +31,6 @@ pub(crate) enum Placement {
 }
 
 /// Replaces what is between the markers of the model card in `folder`, unless that is a certificate of more problems.
-///
-/// # Errors
-/// A card that cannot be read or written.
 pub(crate) fn put_certificate(folder: &Path, problems: usize, markdown: &str) -> Result<Placement> {
     let path = folder.join(MODEL_CARD);
     // A link, as in the hub's cache, is another file's name.

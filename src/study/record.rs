@@ -124,9 +124,6 @@ impl<'a> StudyRecord<'a> {
     }
 
     /// Writes new observations; they are on disk when this returns.
-    ///
-    /// # Errors
-    /// The disk cannot be written.
     pub fn add<'o>(&self, seen: impl Iterator<Item = Seen<'o>>) -> Result<()> {
         let mut written = self.lock();
         let (rows, keys) = &mut *written;

@@ -220,9 +220,6 @@ impl<'a> Sweep<'a> {
     }
 
     /// Outcomes per continuation, in the order of the problems.
-    ///
-    /// # Errors
-    /// As [`Self::each`].
     pub fn run(&self, all: &[Continuation], later: Later, channel: At) -> Result<Vec<Vec<SweepOutcome>>> {
         let outcomes = Mutex::new(vec![self.normal.clone(); all.len()]);
         self.each(all, later, channel, &|_, _| false, &|forks| {

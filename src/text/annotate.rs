@@ -93,9 +93,6 @@ pub fn annotate(
 }
 
 /// Uses the spans of the data, if it has them: writes the same files except the entropies, without a model.
-///
-/// # Errors
-/// Files that cannot be written.
 pub fn take_spans(
     samples: &[Sample],
     settings: &AnnotateSettings,

@@ -131,9 +131,6 @@ pub(super) fn text(value: &Value) -> Result<String, Error> {
 }
 
 /// Python's `repr`.
-///
-/// # Errors
-/// As [`text`].
 pub(super) fn repr(value: &Value) -> Result<String, Error> {
     repr_within(value, DEEPEST)
 }

@@ -60,9 +60,6 @@ pub fn gradients(
 
 /// Gradients summed over all processes, each computing its own rollouts. With `token_rows` only these tokens' rows of embedding table and
 /// head are exchanged.
-///
-/// # Errors
-/// As [`gradients`].
 pub fn gradients_among(
     world: World,
     model: &Decoder,
@@ -343,9 +340,6 @@ pub(crate) fn fill_anchor(reference: &Decoder, behaviour: Behaviour, rollouts: &
 }
 
 /// One GRPO step: `inner_epochs` optimiser steps on one batch of rollouts. Returns each epoch's loss parts and gradient norm.
-///
-/// # Errors
-/// As [`gradients`] and [`Trainer::apply`].
 pub fn step(
     trainer: &mut Trainer,
     behaviour: Behaviour,
@@ -377,9 +371,6 @@ pub fn step(
 }
 
 /// Cosine between the gradients of two replay modes on the same rollouts.
-///
-/// # Errors
-/// As [`gradients`].
 pub fn cosine(model: &Decoder, behaviour: Behaviour, rollouts: &[Rollout], [a, b]: [&Grpo; 2]) -> Result<f64> {
     let flat = |grpo: &Grpo| -> Result<Vec<f32>> {
         let (grads, _) = gradients(model, behaviour, rollouts, grpo, 1)?;

@@ -46,9 +46,6 @@ pub struct StepStats {
 }
 
 /// One optimiser step on the mean cross-entropy of `rows`, the batch of all processes.
-///
-/// # Errors
-/// As [`gradients`] and [`Trainer::apply`].
 pub fn step(trainer: &mut Trainer, sft: &Sft, rows: &[TrainingRow], lr: f64) -> Result<StepStats> {
     let (grads, stats) = gradients(trainer, sft, rows)?;
     let norm = trainer.apply(grads, stats.loss, lr)?;
@@ -205,9 +202,6 @@ pub fn sum(rows: &[FlatRow], column: &str) -> usize {
 }
 
 /// Records of the steps before `step`, from an unfinished run or, if it died while evaluating, from the finished file.
-///
-/// # Errors
-/// A file that cannot be read.
 pub(crate) fn metrics_before(folder: &PhaseFolder, step: usize) -> Result<Vec<FlatRow>> {
     let held = RowWriter::resume(&folder.path, METRICS)?;
     let parquet = folder.path.join(format!("{METRICS}.parquet"));

@@ -34,9 +34,6 @@ pub(crate) fn add_gradients(model: &Decoder, total: &mut GradientsParams, mut pa
 /// Sums gradients over all processes in one flat buffer: `[values of all parameters, then 1 for each parameter with a gradient]`. A parameter
 /// without a gradient in any process gets none, as in one process, so that the optimiser skips it. With `token_rows` only these tokens' rows
 /// of embedding table and head are exchanged; the sum's other rows are zero.
-///
-/// # Errors
-/// The device cannot be read.
 pub(crate) fn sum_over(
     world: World,
     model: &Decoder,

@@ -274,9 +274,6 @@ impl PhaseFolder {
     }
 
     /// Step of the saved state; 0 without one.
-    ///
-    /// # Errors
-    /// A state that cannot be read.
     pub fn step(&self) -> Result<usize> {
         Ok(self.current()?.map_or(0, |current| current.step))
     }
@@ -302,9 +299,6 @@ impl PhaseFolder {
     }
 
     /// The phase's result, if it is finished.
-    ///
-    /// # Errors
-    /// A result that cannot be read.
     pub fn result<T: serde::de::DeserializeOwned>(&self) -> Result<Option<T>> {
         let path = self.path.join("result.json");
         if !path.exists() {
@@ -315,9 +309,6 @@ impl PhaseFolder {
     }
 
     /// Marks the phase as finished and deletes its training state.
-    ///
-    /// # Errors
-    /// A full disk.
     pub fn finish<T: Serialize>(&self, result: &T) -> Result<()> {
         write_atomic(&self.path.join("result.json"), &serde_json::to_vec_pretty(result)?)?;
         self.remove_states(self.current()?.map(|current| current.folder))
@@ -391,17 +382,11 @@ impl PhaseFolder {
     }
 
     /// Reads a model for training: layers in this type, token tables in f32, the type of their training, if they are floats.
-    ///
-    /// # Errors
-    /// As [`Self::import`].
     pub fn import_to_train(&self, name: &str, dtype: Compute, device: &Device) -> Result<Decoder> {
         dtype.load_to_train(&ModelFiles::open_folder(self.check_export(name)?)?, device)
     }
 
     /// The exported adapter; `None` for a whole model.
-    ///
-    /// # Errors
-    /// An adapter that cannot be read.
     pub fn adapter(&self, name: &str) -> Result<Option<Adapter>> {
         let folder = self.check_export(name)?;
         peft::is_folder(&folder).then(|| Adapter::open(&folder)).transpose()
@@ -418,9 +403,6 @@ impl PhaseFolder {
     }
 
     /// Replaces the way of reasoning of an export.
-    ///
-    /// # Errors
-    /// A full disk.
     pub(crate) fn write_reasoning(&self, name: &str, reasoning: &Reasoning) -> Result<()> {
         write_atomic(&self.path.join(name).join(reasoning::FILE), &serde_json::to_vec_pretty(reasoning)?)
     }

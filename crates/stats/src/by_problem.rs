@@ -23,9 +23,6 @@ pub fn mean(seed: u64, values: impl IntoIterator<Item = (usize, f64)>) -> Result
 /// resampling them falls short: the interval is then Wilson's for as many independent
 /// events as would vary that much (Korn & Graubard 1998; Dean & Pagano 2015), no fewer than problems and no more than events,
 /// with Student's quantile. If all events agree, those of one problem count as copies.
-///
-/// # Errors
-/// As [`mean`].
 pub fn share(seed: u64, events: &[(usize, bool)]) -> Result<Option<Estimate>> {
     let (problems, holds): (Vec<usize>, Vec<bool>) = events.iter().copied().unzip();
     if problems.iter().all(|p| Some(p) == problems.first()) {

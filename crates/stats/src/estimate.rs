@@ -27,9 +27,6 @@ impl Estimate {
     }
 
     /// Wilson's interval over the n units if all are right, or none: a bootstrap then has no width.
-    ///
-    /// # Errors
-    /// As [`wilson`].
     pub fn of_ends(self) -> Result<Self> {
         match self.value {
             0.0 => wilson(0, self.n, LEVEL),

@@ -49,7 +49,7 @@ pub use estimate::{Estimate, unsigned_zero};
 pub(crate) use groups::Groups;
 pub use holm::holm;
 pub use logistic::Logistic;
-pub use mcnemar::{Flips, changed};
+pub use mcnemar::Flips;
 pub use mean_vector::MeanVector;
 pub use ranks::spearman;
 pub use scale::Standardiser;

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::{Estimate, LEVEL, special::binomial_half_cdf, wilson};
+use super::special::binomial_half_cdf;
 
 /// The 2×2 table of paired outcomes. `lost` is right → wrong, `gained` wrong → right.
 ///
@@ -53,16 +53,4 @@ impl Flips {
     pub fn difference(&self) -> f64 {
         (self.gained as f64 - self.lost as f64) / self.n() as f64
     }
-}
-
-/// Share of problems whose answer differs between two runs (the paper's "Δ ans."), or, for two seeds of one mode, the
-/// null flip rate against which it must be read.
-pub fn changed<T: PartialEq>(before: &[T], after: &[T]) -> Result<Estimate> {
-    ensure!(
-        before.len() == after.len(),
-        "paired answers differ in length: {} before, {} after",
-        before.len(),
-        after.len()
-    );
-    wilson(before.iter().zip(after).filter(|(a, b)| a != b).count(), before.len(), LEVEL)
 }

@@ -105,9 +105,6 @@ pub fn run_on(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic
 }
 
 /// The observations of every possible mode, in memory.
-///
-/// # Errors
-/// As [`run_on`].
 pub(crate) fn observations(study: &Study, config: &Config) -> Result<Vec<Observation>> {
     let (asked, _) = ready(study, &config.named(study), None)?;
     measure_in_memory(|rows| observe(study, &asked, rows))

@@ -91,9 +91,6 @@ fn ngrams(texts: &[Vec<u32>]) -> Array2<f64> {
 
 /// What becomes of each problem when its latents are replaced: per cell whether the answer changes, the change of its lead (nats), and
 /// whether it is the one that arithmetic predicts.
-///
-/// # Errors
-/// As the decoder's.
 pub(super) fn intervene(study: &Study, steps: usize) -> Result<AccessFeatures> {
     let known = is_known(study).then_some(KnownValueRow::MODE);
     let asked = latent_intervention::Config {

@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
+use rand::seq::SliceRandom;
 
 use super::access::{self, AccessMonitor};
 use super::fit::{Labels, Parts};
@@ -34,27 +35,34 @@ pub struct Coverage {
 /// Coverage by access, letters and requested rate of false alarms (in units of 10⁻⁶, so that it is a key).
 pub type Coverages = BTreeMap<(Access, Letters, u64), Coverage>;
 
-/// Runs the study's problems, and fits monitors on `resamplings` samples of them.
+/// Runs the study's problems, and fits monitors of these levels of access on `resamplings` samples of them.
 ///
 /// # Errors
 /// As [`super::rows`], and a sample that is not smaller than the pool.
-pub fn measure(study: &Study, config: &Config, sample: usize, resamplings: usize) -> Result<Coverages> {
+pub fn measure(
+    study: &Study,
+    config: &Config,
+    levels: &[Access],
+    (sample, resamplings): (usize, usize),
+) -> Result<Coverages> {
     let bench = MonitorBench::new(study, config, super::hidden_values(study)?)?;
     let MonitorBench { labels, normal, parts, .. } = &bench;
     let pool = labels.trigger.len();
-    ensure!(sample < pool, "a sample of {sample} problems needs a larger pool than {pool}");
     let (x, there) = bench.latents(normal)?;
-    let features = access::read(study, normal, &x, &there)?;
+    let mut features = access::read(study, normal, &x, &there)?;
+    features.retain(|features| levels.contains(&features.access()));
     let unseen: BTreeSet<&str> = parts.held_out.iter().map(|&problem| labels.letter[problem].as_str()).collect();
     let unseen = Vec::from_iter(unseen);
 
+    ensure!(sample < pool, "a sample of {sample} problems needs a larger pool than {pool}");
     let draws = Vec::from_iter(0..resamplings as u64);
     let found = study.each("resamplings", &draws, |&draw| {
         let mut rng = keyed([study.seed, draw, 0, 0x636f]);
-        let mut drawn = rand::seq::index::sample(&mut rng, pool, sample).into_vec();
+        let mut order = Vec::from_iter(0..pool);
+        order.shuffle(&mut rng);
+        let (drawn, rest) = order.split_at_mut(sample);
         drawn.sort_unstable();
-        let sampled: BTreeSet<usize> = drawn.iter().copied().collect();
-        let parts = split(labels, &drawn, &unseen, draw)?;
+        let parts = split(labels, drawn, &unseen, draw)?;
         let mut covered = vec![];
         for features in &features {
             let monitor = AccessMonitor::fit(features, labels, &parts, draw)?;
@@ -63,19 +71,17 @@ pub fn measure(study: &Study, config: &Config, sample: usize, resamplings: usize
                 let Some((threshold, _)) = monitor.threshold(rate) else { continue };
                 for (letters, judged) in [(Letters::Seen, &parts.seen), (Letters::HeldOut, &parts.held_out)] {
                     let is_unseen = letters == Letters::HeldOut;
-                    let truth = (0..pool)
-                        .filter(|i| !sampled.contains(i) && unseen.contains(&labels.letter[*i].as_str()) == is_unseen);
+                    let truth = rest.iter().copied();
+                    let truth = truth.filter(|&i| unseen.contains(&labels.letter[i].as_str()) == is_unseen);
                     let truth = Vec::from_iter(truth);
-                    let flagged = |problems: &[usize], trigger: bool| {
-                        let of = problems.iter().filter(|&&problem| labels.trigger[problem] == trigger);
-                        let (mut n, mut above) = (0, 0);
-                        of.for_each(|&problem| (n, above) = (n + 1, above + usize::from(scores[problem] > threshold)));
-                        (above, n)
-                    };
                     let holds = |trigger: bool| -> Result<(bool, f64)> {
-                        let ((above, n), (k, all)) = (flagged(judged, trigger), flagged(&truth, trigger));
-                        let truth = k as f64 / all as f64;
-                        Ok((wilson(above, n, LEVEL)?.covers(truth), truth))
+                        let of = |problems: &[usize]| -> Vec<usize> {
+                            problems.iter().copied().filter(|&i| labels.trigger[i] == trigger).collect()
+                        };
+                        let (judged, truth) = (of(judged), of(&truth));
+                        let flagged = |problems: &[usize]| problems.iter().filter(|&&i| scores[i] > threshold).count();
+                        let share = flagged(&truth) as f64 / truth.len() as f64;
+                        Ok((wilson(flagged(&judged), judged.len(), LEVEL)?.covers(share), share))
                     };
                     let ((recall, _), (alarms, share)) = (holds(true)?, holds(false)?);
                     covered.push(((features.access(), letters, (rate * 1e6) as u64), (recall, alarms, share)));

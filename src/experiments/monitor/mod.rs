@@ -154,9 +154,6 @@ fn hidden_values(study: &Study) -> Result<Vec<Hidden>> {
 }
 
 /// [`rows`] with the caller's hidden values of each problem.
-///
-/// # Errors
-/// As [`rows`].
 pub fn rows_by(study: &Study, config: &Config, hidden: Vec<Hidden>) -> Result<Found> {
     config.check()?;
     MonitorBench::new(study, config, hidden)?.run()

@@ -24,9 +24,6 @@ impl Activation {
     }
 
     /// The values on the host, row-major, as f32.
-    ///
-    /// # Errors
-    /// The device cannot be read.
     pub fn to_vec(&self) -> Result<Vec<f32>> {
         let data = match self {
             Activation::Rank3(x) => x.clone().try_to_vec_as::<f32>(),
@@ -36,9 +33,6 @@ impl Activation {
     }
 
     /// Some rows of `[B · L, ..]` on the host, as f32.
-    ///
-    /// # Errors
-    /// The device cannot be read.
     pub(super) fn rows(&self, rows: &[usize]) -> Result<Vec<Vec<f32>>> {
         let dims = self.dims();
         if rows.is_empty() {

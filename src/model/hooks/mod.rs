@@ -57,9 +57,6 @@ pub struct Site<'a> {
 
 impl<'a> Site<'a> {
     /// Each `wanted` place with its values of `[B, L, ..]`, heads concatenated; only these are copied from the device.
-    ///
-    /// # Errors
-    /// The device cannot be read.
     pub(crate) fn values(
         &self,
         value: &Activation,

@@ -172,9 +172,6 @@ rows! {
 }
 
 /// Compares the forms. `None` with fewer than two problems, or three cells, in both.
-///
-/// # Errors
-/// As the bootstrap's.
 pub fn agreement(rows: &[PatchedNodeRow]) -> Result<Option<FormsRow>> {
     type At = (usize, Component, usize, Option<usize>);
     let step = |place: &str| place.split_once('[').and_then(|(_, k)| k.trim_end_matches(']').parse::<usize>().ok());

@@ -65,9 +65,6 @@ pub(super) fn manifest(run: &Run, model: Option<&[String; 2]>) -> Result<Value> 
 }
 
 /// Hashes of the pretrained model's files and of its adapter's; empty without an adapter.
-///
-/// # Errors
-/// A file that cannot be read.
 pub(super) fn hash_model(checkpoint: &ModelFiles) -> Result<[String; 2]> {
     Ok(match &checkpoint.base {
         Some(base) => [hash_folder(&base.path)?, hash_folder(&checkpoint.path)?],

@@ -25,8 +25,6 @@ pub(super) struct ModelCard<'a> {
 }
 
 impl ModelCard<'_> {
-    /// # Errors
-    /// A manifest that cannot be read.
     pub fn markdown(&self) -> Result<String> {
         let recipe = without_folders(&self.run.recipe);
         let title = format!("{}/{}", recipe.name, self.name);

@@ -167,9 +167,6 @@ fn admit(
 }
 
 /// Copies phases into the run in `to`, except those that it has. Each copy is complete or absent.
-///
-/// # Errors
-/// Files that cannot be read or written.
 pub(super) fn copy_phases(planned: &[PlannedPhase], from: &Path, to: &Path) -> Result<()> {
     let manifest = inputs::read_manifest(from, &[])?.unwrap_or_default();
     for &PlannedPhase { name, measured_again } in planned {

@@ -51,8 +51,6 @@ impl Display for Fingerprint {
 }
 
 impl ModelFiles {
-    /// # Errors
-    /// A file that cannot be read.
     pub fn fingerprint(&self) -> Result<Fingerprint> {
         let names = self.weights.names();
         let files: BTreeSet<PathBuf> = names.iter().map(|name| self.weights.file_of(name).to_path_buf()).collect();

@@ -10,9 +10,6 @@ use crate::guard::read_text;
 
 impl ModelFiles {
     /// The license of the model; that of the base if the card of a PEFT folder names none.
-    ///
-    /// # Errors
-    /// A GGUF that cannot be read.
     pub fn license(&self) -> Result<Option<String>> {
         for source in &self.text {
             let found = match source {

@@ -190,9 +190,6 @@ impl ModelFiles {
     }
 
     /// A model with the adapter in a folder, as if the adapter named this model as its base.
-    ///
-    /// # Errors
-    /// As [`Self::open`] and [`Self::with_adapter`].
     pub fn open_below(base: &str, dir: &Path) -> Result<Self> {
         let below = Self::open(base)?;
         ensure!(below.base.is_none(), "{base}: an adapter itself: name the model that {} goes over", dir.display());

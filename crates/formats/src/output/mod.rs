@@ -263,9 +263,6 @@ fn remove_scratch(folder: &Path, prefix: &str) -> Result<()> {
 }
 
 /// Removes the files in a list that this program wrote, and `folder` if it is then empty. Changes nothing if `folder` is a link.
-///
-/// # Errors
-/// A file that cannot be removed.
 pub fn remove_listed(folder: &Path, names: &[&str]) -> Result<()> {
     if is_link(folder) || !folder.is_dir() {
         return Ok(());
