@@ -64,19 +64,9 @@ impl Drop for Explorer {
 /// What `probe generate` makes of the same.
 fn generated(hook: Option<&str>) -> Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_probe"));
-    command.args([
-        "generate",
-        "fixtures/micro",
-        "--phase",
-        "sft",
-        "--json",
-        "--threads",
-        "1",
-        "--max-new-tokens",
-        "40",
-        "--prompt",
-        PROMPT,
-    ]);
+    command
+        .args("generate fixtures/micro --phase sft --json --threads 1 --max-new-tokens 40 --prompt".split(' '))
+        .arg(PROMPT);
     if let Some(hook) = hook {
         command.args(["--hook", hook]);
     }

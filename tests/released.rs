@@ -179,14 +179,10 @@ fn every_program_opens_it_over_the_base_and_says_the_rule() {
     let mut command = program("train");
     command.args(["--preset", "switch-released", "--from", ADAPTER, "--base", BASE, "--data", text(&data)]);
     command.args(["--field", "question=problem,solution=solution,answer=answer", "--only", "base,annotate,boundary"]);
-    for set in [
-        "data.test_path=",
-        "boundary.epochs=0",
-        "boundary.steps=2",
-        "lora.rank=4",
-        "evaluation.problems=1",
-        "evaluation.max_new_tokens=8",
-    ] {
+    for set in "data.test_path= boundary.epochs=0 boundary.steps=2 lora.rank=4 evaluation.problems=1 \
+        evaluation.max_new_tokens=8"
+        .split(' ')
+    {
         let set = if set == "data.test_path=" { format!("{set}{}", text(&data)) } else { set.to_owned() };
         command.args(["--set", &set]);
     }
