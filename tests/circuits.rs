@@ -231,7 +231,7 @@ fn a_patched_cell_is_a_separate_forward() {
     let single = |pair: &Pair| (0..pair.clean.ids.len()).map(|p| vec![p]).collect::<Vec<_>>();
     let moved = compared(&study, &pairs[0], &single(&pairs[0]));
     assert!(moved > 50, "only {moved} patches do anything");
-    for pair in &pairs[1..] {
+    for pair in &pairs[1..3] {
         let places: Vec<Vec<usize>> = named_places(pair, switch, 2).into_iter().map(|(_, at)| at).collect();
         compared(&study, pair, &places);
     }
@@ -381,7 +381,7 @@ fn patching_goes_on_where_it_stopped() {
 
 #[test]
 fn patching_of_inert_latents_raises_few_alarms() {
-    alarms(40);
+    alarms(20);
 }
 
 #[test]
@@ -485,10 +485,10 @@ fn integrated_gradients_of_the_inputs_sum_up_to_the_whole() {
     });
     let source = source.expect("the inputs that differ").effect;
     assert!((source.value - 1.0).abs() < 0.05, "{source}");
-    let config = Attribution { candidates: 60, pairs: 6, steps: 64, forms: forms.clone(), ..Attribution::default() };
+    let config = Attribution { candidates: 60, pairs: 4, steps: 64, forms: forms.clone(), ..Attribution::default() };
     let (rows, agreement) = attribution_patching::rows(&study, &config).expect("rows");
     let modes = vec![PatchMode::Denoise, PatchMode::Noise];
-    let patching = Patching { candidates: 60, pairs: 6, forms, modes, ..Patching::default() };
+    let patching = Patching { candidates: 60, pairs: 4, forms, modes, ..Patching::default() };
     let patched = head_patching::rows(&study, &patching).expect("rows");
     let mut compared = 0;
     for row in &rows {

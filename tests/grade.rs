@@ -3,11 +3,12 @@
 //! `fixtures/grader/pairs.jsonl` holds pairs of our own with math-verify's verdicts. The larger file is read from
 //! `$SWITCHYARD_DATA/grader/dev.jsonl` (or `../shared/data`) where that folder exists.
 
+use crate::common::{real_data, thread_time};
 use proptest::prelude::*;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use switchyard::grade::{Grader, Grading, Rule, extract, grade};
 use switchyard_programs::commands::grade::grade_file;
 
@@ -17,22 +18,12 @@ const LATEX_ONLY: &str =
 const DIFFERENCES: [(&str, &str, &str); 2] =
     [("$9$", "Answer $ \n 9 \n $", LATEX_ONLY), ("$9$", "Answer \\( \n 9 \n \\)", LATEX_ONLY)];
 
-fn data() -> Option<PathBuf> {
-    let root =
-        std::env::var_os("SWITCHYARD_DATA").map_or_else(|| PathBuf::from(".").join("../shared/data"), PathBuf::from);
-    if root.is_dir() {
-        return Some(root);
-    }
-    println!("skipped: no data folder at {} (set SWITCHYARD_DATA)", root.display());
-    None
-}
-
 fn rows(path: PathBuf) -> Vec<Value> {
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     text.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{}: {e}", path.display()))).collect()
 }
 
-fn field<'a>(row: &'a Value, key: &str) -> &'a str {
+pub fn field<'a>(row: &'a Value, key: &str) -> &'a str {
     row[key].as_str().unwrap_or_else(|| panic!("key {key} missing in {row}"))
 }
 
@@ -52,7 +43,7 @@ fn agrees_with_math_verify_on_the_fixture() {
 
 #[test]
 fn agrees_with_math_verify_on_the_development_pairs() {
-    let Some(root) = data() else { return };
+    let Some(root) = real_data("pairs of the benchmarks") else { return };
     let rows = rows(root.join("grader/dev.jsonl"));
     let bad = disagreements(&rows);
     println!("agreement {} of {}", rows.len() - bad.len(), rows.len());
@@ -80,7 +71,7 @@ fn differs_on_purpose() {
 
 #[test]
 fn every_benchmark_gold_equals_itself_and_its_reformulations() {
-    let Some(root) = data() else { return };
+    let Some(root) = real_data("pairs of the benchmarks") else { return };
     let mut missed = vec![];
     for r in rows(root.join("math500/test.jsonl")) {
         let gold = field(&r, "answer").to_string();
@@ -221,15 +212,16 @@ fn grades_a_file_of_pairs() -> anyhow::Result<()> {
 }
 
 /// Pairs of `fixtures/grader/own.jsonl`, judged by hand: `words` (words, letters, times, golds as files write them), `border` (thinking,
-/// tags, boxes, currencies), `typed` (fractions and groups), `strict` (what a reward must and must not pay).
-fn own(set: &str) -> Vec<Value> {
+/// tags, boxes, currencies), `typed` (fractions and groups), `strict` (what a reward must and must not pay);
+/// `beside`, `paid` and `values` for `quantities.rs`: what stands beside an answer, what a reward pays, units.
+pub fn own(set: &str) -> Vec<Value> {
     let rows = rows("fixtures/grader/own.jsonl".into()).into_iter().filter(|row| row["set"] == set);
     rows.collect()
 }
 
 /// All pairs of a set have the verdict that the file gives.
 #[track_caller]
-fn as_judged(rows: &[Value], grading: Grading) {
+pub fn as_judged(rows: &[Value], grading: Grading) {
     let pair = |row| (field(row, "gold"), field(row, "pred"));
     let wrong = rows.iter().map(|row| (row, grading.grade(pair(row).0, pair(row).1)));
     let wrong: Vec<_> = wrong.filter(|(row, verdict)| verdict.equal != row["expected"]).collect();
@@ -364,7 +356,7 @@ fn a_reward_pays_for_nothing_that_was_passed_over() {
 
 #[test]
 fn prosqas_golds_are_reached_by_their_solutions() {
-    let Some(root) = data() else { return };
+    let Some(root) = real_data("pairs of the benchmarks") else { return };
     for file in ["prosqa_test.json", "prosqa_valid.json"] {
         let text = std::fs::read_to_string(root.join("prosqa").join(file)).expect("ProsQA");
         let rows: Vec<Value> = serde_json::from_str(&text).expect("a list");
@@ -382,19 +374,15 @@ fn prosqas_golds_are_reached_by_their_solutions() {
     }
 }
 
-/// Grades within 50 ms of this thread's processor time, which does not depend on what else the machine does; a slow run is repeated.
+/// Grades within 50 ms of processor time; a slow run is repeated.
 fn within_limit(gold: &str, pred: &str) {
     let limit = Duration::from_millis(if cfg!(debug_assertions) { 1000 } else { 50 });
-    let used = || {
-        let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-        text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
-    };
     let mut worst = Duration::MAX;
     for _ in 0..4 {
-        let (t, before) = (Instant::now(), used());
-        grade(gold, pred);
-        let wall = t.elapsed();
-        worst = worst.min(used().zip(before).map_or(wall, |(after, before)| wall.min(after.saturating_sub(before))));
+        let grade_once = || {
+            grade(gold, pred);
+        };
+        worst = worst.min(thread_time(grade_once));
         if worst < limit {
             break;
         }

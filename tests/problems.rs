@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use crate::common::real_data;
 use serde_json::json;
 use switchyard::tasks::{Affine, Chains, Fact, Graph, Multiply, Split, Task};
 use switchyard::text::formats::RecordFormat;
@@ -11,17 +12,6 @@ use switchyard::text::{Problem, Prompts, Source, Template, Vocabulary, read_prob
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(".").join("fixtures/problems").join(name)
-}
-
-/// The folder of real benchmark files, or None with a line that says what is skipped.
-fn real_data(what: &str) -> Option<PathBuf> {
-    let default = || Path::new(".").join("../shared/data");
-    let folder = std::env::var_os("SWITCHYARD_DATA").map_or_else(default, PathBuf::from);
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    println!("skipped {what}: no {}; set SWITCHYARD_DATA", folder.display());
-    None
 }
 
 /// Reading fails, and the message has all of this.
