@@ -67,10 +67,9 @@ fn shorter(line: &str) -> String {
         )
         | ("report", _) => {}
         ("probe", "calibrate") => line += " --draws 1 --only inert,latent_intervention --n 20",
-        // Every experiment runs once, in the bare command; these lines are about options of this one.
-        ("intervene", _)
-            if words.len() > 1 && !["--only", "--hook", RELEASED].iter().any(|word| words.contains(word)) =>
-        {
+        // Every experiment runs once, in the bare command and on few pairs; other lines are about options of this one.
+        ("intervene", "") => line += " --problems 24 --phase sft --pairs 5",
+        ("intervene", _) if !["--only", "--hook", RELEASED].iter().any(|word| words.contains(word)) => {
             return shorter(&(line + " --only latent_intervention"));
         }
         ("probe" | "intervene", _) if line.contains(" --batch 10 ") => {}
