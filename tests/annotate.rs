@@ -313,11 +313,7 @@ fn wrong_scores_are_refused_by_sample() {
 
 #[test]
 fn real_solutions_keep_their_bytes_under_the_real_tokenizer() {
-    let data = std::env::var_os("SWITCHYARD_DATA").map_or_else(|| Path::new(".").join("../shared/data"), Into::into);
-    if !data.is_dir() {
-        println!("skipped real solutions: no {}; set SWITCHYARD_DATA", data.display());
-        return;
-    }
+    let Some(data) = crate::common::real_data("real solutions") else { return };
     let mut vocabulary = Vocabulary::load(data.join("qwen3_tokenizer")).unwrap();
     let switch = vocabulary.add_switch_tokens().unwrap();
     let mut samples = Vec::new();

@@ -173,18 +173,7 @@ fn no_two_rooms_import_each_other() {
 /// What goes out of a program's folder goes through one file: a new call of these elsewhere is a new way out.
 #[test]
 fn one_room_writes_and_removes_files() {
-    let calls = [
-        "fs::write(",
-        "File::create(",
-        "OpenOptions",
-        "fs::rename(",
-        "fs::copy(",
-        "hard_link(",
-        "remove_file(",
-        "remove_dir",
-        "symlink(",
-        "NamedTempFile",
-    ];
+    let calls = "fs::write( File::create( OpenOptions fs::rename( fs::copy( hard_link( remove_file( remove_dir symlink( NamedTempFile";
     // The hub's cache has links of its own form and parts of downloads.
     let may = ["src/store/", "crates/formats/src/output/", "crates/formats/src/checkpoint/hub/"];
     let mut files = vec![];
@@ -196,7 +185,7 @@ fn one_room_writes_and_removes_files() {
         let tests =
             ["#[cfg(test)]\nmod ", "#[cfg(all(test", "#[test]"].iter().filter_map(|begin| text.find(begin)).min();
         let code = &text[..tests.unwrap_or(text.len())];
-        let found = calls.iter().filter(|call| code.contains(**call));
+        let found = calls.split(' ').filter(|call| code.contains(call));
         wrong.extend(found.map(|call| format!("{}: {call}", file.display())));
     }
     assert!(wrong.is_empty(), "write with `store`: {wrong:?}");

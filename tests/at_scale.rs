@@ -110,15 +110,7 @@ fn a_held_out_file_may_have_keys_of_its_own() {
     let out = home.path().join("run");
     let plan = |field: &[&str]| {
         let mut command = program("train");
-        command.args([
-            "--preset",
-            "smollm2-gsm8k",
-            "--model",
-            "fixtures/micro/sft/checkpoint",
-            "--dry-run",
-            "--threads",
-            "1",
-        ]);
+        command.args("--preset smollm2-gsm8k --model fixtures/micro/sft/checkpoint --dry-run --threads 1".split(' '));
         command.args(["--set", "data.template=words", "--set", "evaluation.max_new_tokens=40", "--set", &test_path]);
         command.arg("--data").arg(&train).args(field).arg("--out").arg(&out);
         command

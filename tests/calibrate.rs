@@ -22,9 +22,9 @@ fn rows(only: &[&str], n: &[usize], draws: usize) -> Vec<CalibrationDrawRow> {
     settings.run(&settings.jobs().expect("jobs"), &device, threads).expect("rows")
 }
 
-/// Three models of each kind of truth.
+/// Two models of each kind of truth.
 fn models() -> impl Iterator<Item = (&'static str, Built)> {
-    kinds().flat_map(|kind| (0..3).map(move |draw| (kind, draw_model(kind, 2, draw).expect("a kind of truth"))))
+    kinds().flat_map(|kind| (0..2).map(move |draw| (kind, draw_model(kind, 2, draw).expect("a kind of truth"))))
 }
 
 /// The digit that a problem was made with: the word before the last of its question.

@@ -56,7 +56,7 @@ fn one_command_writes_the_card_and_a_second_run_the_same_bytes() {
     let model_card = "# micro\n<!-- certificate -->\nnone\n<!-- /certificate -->\nend\n";
     std::fs::write(root.join("README.md"), model_card).expect("a model card");
     let card = |out: &str| {
-        let args = ["card", &root.display().to_string(), "--problems", "60", "--out", out];
+        let args = ["card", &root.display().to_string(), "--problems", "40", "--out", out];
         let (said, _) = programs::done(programs::program("probe").args(args).current_dir(temp.path()));
         assert!(said.contains("Do right answers need the latents' content?"), "{said}");
         let read = |file: &str| std::fs::read(temp.path().join(out).join(file)).expect(file);

@@ -228,11 +228,11 @@ fn a_patched_cell_is_a_separate_forward() {
     let mut study = micro("sft", 4);
     let switch = study.corpus.switch;
     let pairs = pairs_of(&study);
-    let moved = compared(&study, &pairs[0], &[]);
+    let single = |pair: &Pair| (0..pair.clean.ids.len()).map(|p| vec![p]).collect::<Vec<_>>();
+    let moved = compared(&study, &pairs[0], &single(&pairs[0]));
     assert!(moved > 50, "only {moved} patches do anything");
-    for pair in &pairs[1..] {
-        let places: Vec<Vec<usize>> =
-            named_places(pair, switch, 2).into_iter().map(|(_, positions)| positions).collect();
+    for pair in &pairs[1..3] {
+        let places: Vec<Vec<usize>> = named_places(pair, switch, 2).into_iter().map(|(_, at)| at).collect();
         compared(&study, pair, &places);
     }
     // Models that learnt nothing, one with learned positions, and latents of a row that begin anywhere.
@@ -252,18 +252,19 @@ fn a_patched_cell_is_a_separate_forward() {
         };
         let [clean, corrupt] = [0, 2].map(|from| Sequence::new(0, ids(from), 3, Some(switch.latent)).expect("a row"));
         let pair = Pair { number: 0, group: 0, clean, corrupt, says: [1, 2], clauses: vec![] };
-        let moved = compared(&study, &pair, &[vec![1, 4, 9], vec![4, 5], vec![10, 13], vec![2, 3]]);
+        let several = [vec![1, 4, 9], vec![4, 5], vec![10, 13], vec![2, 3]];
+        let moved = compared(&study, &pair, &[single(&pair), several.to_vec()].concat());
         assert!(moved > 100, "{family:?}: only {moved} patches do anything");
     }
 }
 
-/// Patches of every node at every position of a pair and at these together, against runs of their own; how many do anything.
-fn compared(study: &Study, pair: &Pair, together: &[Vec<usize>]) -> usize {
+/// Compares a patch of every node at each of these sets of positions with a run of its own. Returns how many move the lead.
+fn compared(study: &Study, pair: &Pair, at: &[Vec<usize>]) -> usize {
     let (config, nodes) = (study.model.config(), Node::all_nodes(study.model.config()));
     let held = record(study, std::slice::from_ref(&pair.clean), &points(nodes.clone()), |_, _| true).expect("values");
     let mut patches = vec![Patch { node: nodes[0], values: vec![] }];
-    for positions in (0..pair.clean.ids.len()).map(|p| vec![p]).chain(together.iter().cloned()) {
-        patches.extend(nodes.iter().map(|&n| Patch::from_run(&held[0], n, &positions, config).expect("a patch")));
+    for positions in at {
+        patches.extend(nodes.iter().map(|&n| Patch::from_run(&held[0], n, positions, config).expect("a patch")));
     }
     let found = leads(study, &pair.corrupt, &patches, pair.says).expect("leads");
     for (patch, lead) in patches.iter().zip(&found) {
@@ -380,7 +381,18 @@ fn patching_goes_on_where_it_stopped() {
 
 #[test]
 fn patching_of_inert_latents_raises_few_alarms() {
-    let (mut alarms, seeds) = (0, 200);
+    alarms(20);
+}
+
+#[test]
+#[ignore = "200 models, two minutes"]
+fn patching_of_200_inert_models_raises_few_alarms() {
+    alarms(200);
+}
+
+/// At most 5 % of this many models without used latents have a significant latent cell.
+fn alarms(seeds: u64) {
+    let mut alarms = 0;
     for seed in 0..seeds {
         let (study, config, _folder) = built(Purpose::Inert, 100 + seed);
         let modes = vec![PatchMode::Denoise, PatchMode::Noise];
@@ -473,10 +485,10 @@ fn integrated_gradients_of_the_inputs_sum_up_to_the_whole() {
     });
     let source = source.expect("the inputs that differ").effect;
     assert!((source.value - 1.0).abs() < 0.05, "{source}");
-    let config = Attribution { candidates: 60, pairs: 6, steps: 64, forms: forms.clone(), ..Attribution::default() };
+    let config = Attribution { candidates: 60, pairs: 4, steps: 64, forms: forms.clone(), ..Attribution::default() };
     let (rows, agreement) = attribution_patching::rows(&study, &config).expect("rows");
     let modes = vec![PatchMode::Denoise, PatchMode::Noise];
-    let patching = Patching { candidates: 60, pairs: 6, forms, modes, ..Patching::default() };
+    let patching = Patching { candidates: 60, pairs: 4, forms, modes, ..Patching::default() };
     let patched = head_patching::rows(&study, &patching).expect("rows");
     let mut compared = 0;
     for row in &rows {

@@ -3,8 +3,10 @@
 //! cuda`), then with fewer problems and steps to its end. The commands of a page run in
 //! order in one folder; those of `--help` and recipes each in a folder of its own. A new command needs no change here.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
 
 use crate::common::programs::{PROGRAMS, copy};
 use crate::common::tiny_config;
@@ -16,33 +18,11 @@ use switchyard_programs::report::recipes::all;
 use tempfile::TempDir;
 
 /// Every phase of every preset in a few steps.
-const SHORT: [&str; 25] = [
-    "data.rows=48",
-    "base.steps=2",
-    "annotate.batch_tokens=256",
-    "boundary.steps=2",
-    "latent.stages=[{k=1,steps=1},{k=2,steps=1}]",
-    "grpo.from_step=0",
-    "grpo.steps=1",
-    "grpo.keep_every=0",
-    "grpo.questions=2",
-    "grpo.group=2",
-    "no_cot.steps=2",
-    "icot.steps=2",
-    "icot.epochs=0",
-    "coconut.max_stage=1",
-    "coconut.stages=[{k=1,steps=2}]",
-    "codi.steps=2",
-    "codi.epochs=0",
-    "colar.steps=2",
-    "colar.epochs=0",
-    "latent_sft.chain_steps=1",
-    "latent_sft.steps=1",
-    "boundary.epochs=0",
-    "evaluation.problems=4",
-    "evaluation.max_new_tokens=16",
-    "data.max_tokens=512",
-];
+const SHORT: &str = "data.rows=48 base.steps=2 annotate.batch_tokens=256 boundary.steps=2 \
+    latent.stages=[{k=1,steps=1},{k=2,steps=1}] grpo.from_step=0 grpo.steps=1 grpo.keep_every=0 grpo.questions=2 grpo.group=2 \
+    no_cot.steps=2 icot.steps=2 icot.epochs=0 coconut.max_stage=1 coconut.stages=[{k=1,steps=2}] codi.steps=2 codi.epochs=0 \
+    colar.steps=2 colar.epochs=0 latent_sft.chain_steps=1 latent_sft.steps=1 boundary.epochs=0 evaluation.problems=4 \
+    evaluation.max_new_tokens=16 data.max_tokens=512";
 
 /// What a small random model cannot show, and what is said of it.
 const UNFIT: [(&str, &str); 6] = [
@@ -87,6 +67,11 @@ fn shorter(line: &str) -> String {
         )
         | ("report", _) => {}
         ("probe", "calibrate") => line += " --draws 1 --only inert,latent_intervention --n 20",
+        // Every experiment runs once, in the bare command and on few pairs; other lines are about options of this one.
+        ("intervene", "") => line += " --problems 24 --phase sft --pairs 5",
+        ("intervene", _) if !["--only", "--hook", RELEASED].iter().any(|word| words.contains(word)) => {
+            return shorter(&(line + " --only latent_intervention"));
+        }
         ("probe" | "intervene", _) if line.contains(" --batch 10 ") => {}
         ("probe" | "intervene", _) => {
             if let Some((before, after)) = line.clone().split_once(" --problems ") {
@@ -113,9 +98,9 @@ fn shorter(line: &str) -> String {
         }
         ("train", _) => {
             line = first_points(&line);
-            let mut settings = SHORT.to_vec();
-            settings.retain(|setting| !line.contains(setting.split_once('=').expect("a setting").0));
-            line += &settings.iter().map(|setting| format!(" --set '{setting}'")).collect::<String>();
+            let named = |setting: &&str| line.contains(setting.split_once('=').expect("a setting").0);
+            let settings = SHORT.split_whitespace().filter(|setting| !named(setting));
+            line = settings.fold(line.clone(), |line, setting| format!("{line} --set '{setting}'"));
         }
         (other, _) => panic!("no program {other}: {line}"),
     }
@@ -157,6 +142,25 @@ fn run_as(line: &str, folder: &Path, dry: &str) -> Output {
 fn done(line: &str, folder: &Path) {
     let output = run(line, folder);
     assert!(output.status.success(), "{line}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Copies to `folder` what the short form of a line leaves in an empty folder with the user's files. Each line runs once.
+fn copy_made(line: &str, folder: &Path) {
+    static MADE: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !made.contains_key(line) {
+        let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("commands");
+        if made.is_empty() {
+            // Of an earlier run of the tests.
+            let _ = std::fs::remove_dir_all(&root);
+        }
+        let new = root.join(made.len().to_string());
+        std::fs::create_dir_all(&new).expect("a folder");
+        make_files(line, &new);
+        done(&shorter(line), &new);
+        made.insert(line.to_owned(), new);
+    }
+    copy(&made[line], folder);
 }
 
 fn repository(path: &str) -> PathBuf {
@@ -274,18 +278,14 @@ fn at_hand(line: &str) -> TempDir {
     if line.contains("--from runs/rl-fate/trunks") {
         let settings = "--set grpo.steps=0 --set latent.keep_steps=[1] --sweep";
         let seed = line.split_once("seed=").and_then(|(_, seeds)| seeds.split([',', ' ']).next()).expect("seeds");
-        done(
-            &shorter(&format!(
-                "train --preset micro --method switch --threads 1 {settings} seed={seed} --out runs/rl-fate/trunks"
-            )),
-            temp.path(),
-        );
+        let trunks = format!("{settings} seed={seed} --out runs/rl-fate/trunks");
+        copy_made(&format!("train --preset micro --method switch --threads 1 {trunks}"), temp.path());
     } else if let Some(run) = line.split_whitespace().find(|word| word.starts_with("runs/rl-fate/primary")) {
         copy(&repository("fixtures/micro"), &at(run));
     } else if begun {
-        done(&shorter("train --only base --out runs/micro"), temp.path());
+        copy_made("train --only base --out runs/micro", temp.path());
     } else if line.contains(" runs/micro") && line.starts_with("report") {
-        done(&shorter("train --preset micro --out runs/micro"), temp.path());
+        copy_made("train --preset micro --out runs/micro", temp.path());
     } else if line.contains(" runs/micro") {
         copy(&repository("fixtures/micro"), &at("runs/micro"));
         for kept in ["grpo_step20", "grpo_step40", "grpo_step60"].iter().filter(|kept| line.contains(**kept)) {
@@ -294,8 +294,7 @@ fn at_hand(line: &str) -> TempDir {
     }
     if line.contains(" runs/own") && !line.starts_with("train") {
         let own = "train --preset smollm2-gsm8k --model SmolLM2.gguf --data own.jsonl --out runs/own";
-        copy(at_hand(own).path(), temp.path());
-        done(&shorter(own), temp.path());
+        copy_made(own, temp.path());
     }
     temp
 }

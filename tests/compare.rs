@@ -21,7 +21,7 @@ fn cell<'a>(table: &'a Table, organism: &str, column: &str) -> &'a Cell {
 #[test]
 fn each_cell_is_the_row_that_it_names() {
     let folder = micro();
-    let table = compare::table(&[micro()]).expect("a table");
+    let table = compare::table(std::slice::from_ref(&folder)).expect("a table");
     let names: Vec<&Cell> = table.rows().iter().map(|row| &row[0]).collect();
     let interventions = "sft grpo_start grpo fixed_embedding pause coconut codi colar swireasoning soft_thinking";
     let accuracies = "grpo_step20 grpo_step40 grpo_step60";

@@ -4,15 +4,12 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use switchyard::calibration::known::Built;
-use switchyard::experiments::edge_attribution::{self, Config};
-use switchyard::schema::{AttributionRow, CircuitRow, EdgeRow, Form, HeadPatchRow, RowFile};
+use switchyard::schema::{AttributionRow, CircuitRow, EdgeRow, HeadPatchRow, RowFile};
 use switchyard::store::RowWriter;
 use switchyard_programs::report::folder::Folder;
 use switchyard_programs::report::render::report;
 
-use crate::common::circuit_models::{DECOY, pair_file};
-use crate::common::known::{Purpose, of};
+use crate::common::circuit_models::one_step_circuit;
 use crate::report::save;
 
 /// The page of a folder of rows, and the drawing of its circuit where there is one.
@@ -39,21 +36,10 @@ fn number_after(html: &str, text: &str) -> usize {
 
 #[test]
 fn the_known_circuit_is_drawn() {
-    let (file, _folder) = pair_file(5);
-    let built = Built { decoy: Some(DECOY), reads: 1, exit: 1, ..Built::new(Purpose::Working) };
-    let study = of(&built, 10, 5);
-    let config = Config {
-        pairs_file: Some(file),
-        forms: vec![Form::Latents],
-        pairs: 12,
-        steps: 200,
-        random: 2,
-        ..Config::default()
-    };
-    let (edges, circuits) = edge_attribution::rows(&study, &config).expect("rows");
+    let (edges, circuits) = one_step_circuit();
     let rows = tempfile::tempdir().expect("a folder");
-    write(rows.path(), &format!("{}-sft", EdgeRow::NAME), &edges);
-    write(rows.path(), &format!("{}-sft", CircuitRow::NAME), &circuits);
+    write(rows.path(), &format!("{}-sft", EdgeRow::NAME), edges);
+    write(rows.path(), &format!("{}-sft", CircuitRow::NAME), circuits);
     let (html, svg) = drawn(rows.path());
     let svg = svg.expect("a drawing");
     let found = edges.iter().filter(|e| e.in_circuit).count();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ndarray::Array2;
 
-use crate::common::circuit_models::{DECOY, pair_file};
+use crate::common::circuit_models::{DECOY, one_step_circuit, pair_file};
 use crate::common::known::{Purpose, micro, of};
 use switchyard::calibration::known::Built;
 use switchyard::experiments::edge_attribution::{self, Config};
@@ -70,17 +70,22 @@ fn all_edges_make_the_run_and_none_the_other() {
     let study = micro("sft", 4);
     let weights = EdgeWeights::new(&study.model).expect("weights");
     for pair in &some_pairs(&study) {
-        let wired = Wired::of(&study, &weights, pair);
-        let (own, other) = (wired.shares(&weights, 0.0), wired.shares(&weights, 1.0));
-        let found = leads(&study, &weights, &[wired.circuit(&own), wired.circuit(&other)]).expect("leads");
-        let as_it_is = [Patch { node: Node::Mlp(0), values: vec![] }];
-        let rows = [&pair.clean, &pair.corrupt];
-        for (found, row) in found.iter().zip(rows) {
-            let true_lead = patched(&study, row, &as_it_is, pair.says).expect("a lead")[0];
-            assert!((found - true_lead).abs() < 1e-3, "{found}, the run itself {true_lead}");
-        }
+        let found = ends(&study, &weights, pair);
         assert!(found[0] > 0.0 && found[1] < 0.0);
     }
+}
+
+/// Leads with none and with all edges from the other run, which are those of the two runs themselves.
+fn ends(study: &Study, weights: &EdgeWeights, pair: &Pair) -> Vec<f64> {
+    let wired = Wired::of(study, weights, pair);
+    let (own, other) = (wired.shares(weights, 0.0), wired.shares(weights, 1.0));
+    let found = leads(study, weights, &[wired.circuit(&own), wired.circuit(&other)]).expect("leads");
+    let as_it_is = [Patch { node: Node::Mlp(0), values: vec![] }];
+    for (found, row) in found.iter().zip([&pair.clean, &pair.corrupt]) {
+        let true_lead = patched(study, row, &as_it_is, pair.says).expect("a lead")[0];
+        assert!((found - true_lead).abs() < 1e-3, "{found}, the run itself {true_lead}");
+    }
+    found
 }
 
 /// The same weights in another family: as Qwen2 with biases of queries, keys and values, as Gemma with larger embeddings, other
@@ -104,19 +109,10 @@ fn edges_are_rewired_in_every_family() {
     let mut study = micro("sft", 4);
     let pairs = some_pairs(&study);
     let model = study.model.clone();
-    for (family, pair) in
-        [Family::Qwen2, Family::Gemma].into_iter().flat_map(|family| pairs.iter().map(move |pair| (family, pair)))
-    {
+    for family in [Family::Qwen2, Family::Gemma] {
         study.model = as_family(family, &model);
         let weights = EdgeWeights::new(&study.model).expect("weights");
-        let wired = Wired::of(&study, &weights, pair);
-        let (own, other) = (wired.shares(&weights, 0.0), wired.shares(&weights, 1.0));
-        let found = leads(&study, &weights, &[wired.circuit(&own), wired.circuit(&other)]).expect("leads");
-        let as_it_is = [Patch { node: Node::Mlp(0), values: vec![] }];
-        for (found, row) in found.iter().zip([&pair.clean, &pair.corrupt]) {
-            let true_lead = patched(&study, row, &as_it_is, pair.says).expect("a lead")[0];
-            assert!((found - true_lead).abs() < 1e-3, "{found}, the run itself {true_lead}");
-        }
+        pairs.iter().for_each(|pair| drop(ends(&study, &weights, pair)));
     }
 }
 
@@ -212,21 +208,9 @@ fn a_circuit_computes_the_same_without_its_dead_edges() {
     assert!(dropped > 100 && moved > 2, "{dropped} dropped, {moved} moved");
 }
 
-/// One latent step, as for integrated gradients: two gates one behind the other hide the writer from a few steps.
 #[test]
 fn the_circuit_holds_reader_and_writer_and_not_the_decoy() {
-    let (file, _folder) = pair_file(5);
-    let built = Built { decoy: Some(DECOY), reads: 1, exit: 1, ..Built::new(Purpose::Working) };
-    let study = of(&built, 10, 5);
-    let config = Config {
-        pairs_file: Some(file),
-        forms: vec![Form::Latents],
-        pairs: 12,
-        steps: 200,
-        random: 10,
-        ..Config::default()
-    };
-    let (edges, circuits) = edge_attribution::rows(&study, &config).expect("rows");
+    let (edges, circuits) = one_step_circuit();
     let found: Vec<&EdgeRow> = edges.iter().filter(|e| e.in_circuit).collect();
     let said: Vec<String> = found.iter().map(|e| format!("{} → {} at {}", e.sender, e.receiver, e.place)).collect();
     let has = |from: &str, to: &str, place: &str| {

@@ -1,37 +1,24 @@
 //! `probe explore`: what it answers and whom, asked over its socket as a browser does.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::io::{Read, Write};
 
 use serde_json::{Value, json};
 
+use crate::common::explorer::Explorer;
+use crate::common::programs::program;
+
 const PROMPT: &str = "<bos> a = 5 ; h = a + 4 ; c = h - a ; ? c :";
 
-struct Explorer {
-    process: Child,
-    port: u16,
-    token: String,
+fn start() -> Explorer {
+    let mut command = program("probe");
+    command.args("explore fixtures/micro --phase sft --threads 1".split(' '));
+    Explorer::start(command)
 }
 
 impl Explorer {
-    fn start() -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_probe"))
-            .args(["explore", "fixtures/micro", "--phase", "sft", "--threads", "1"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("a process");
-        let mut address = String::new();
-        BufReader::new(process.stdout.take().expect("a pipe")).read_line(&mut address).expect("an address");
-        let rest = address.trim().strip_prefix("http://127.0.0.1:").expect("an address of this machine");
-        let (port, token) = rest.split_once("/?token=").expect("a token");
-        Self { process, port: port.parse().expect("a port"), token: token.to_owned() }
-    }
-
     /// Status and body of one request.
     fn request(&self, head: &str, headers: &str, body: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server");
+        let mut stream = self.connect();
         let length = body.len();
         write!(stream, "{head} HTTP/1.1\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}")
             .expect("a request");
@@ -54,29 +41,12 @@ impl Explorer {
     }
 }
 
-impl Drop for Explorer {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 /// What `probe generate` makes of the same.
 fn generated(hook: Option<&str>) -> Value {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_probe"));
-    command.args([
-        "generate",
-        "fixtures/micro",
-        "--phase",
-        "sft",
-        "--json",
-        "--threads",
-        "1",
-        "--max-new-tokens",
-        "40",
-        "--prompt",
-        PROMPT,
-    ]);
+    let mut command = program("probe");
+    command
+        .args("generate fixtures/micro --phase sft --json --threads 1 --max-new-tokens 40 --prompt".split(' '))
+        .arg(PROMPT);
     if let Some(hook) = hook {
         command.args(["--hook", hook]);
     }
@@ -85,7 +55,7 @@ fn generated(hook: Option<&str>) -> Value {
 
 #[test]
 fn it_answers_as_generate_does_and_only_those_who_know_the_token() {
-    let explorer = Explorer::start();
+    let explorer = start();
     let page = format!("GET /?token={}", explorer.token);
     let (status, html) = explorer.request(&page, &explorer.host(), "");
     assert!(status == 200 && html.contains("connect-src 'self'") && html.contains("class Explorer"), "{status}");
@@ -101,7 +71,7 @@ fn it_answers_as_generate_does_and_only_those_who_know_the_token() {
 
     // A connection that stalls stops nobody, and what a request says of its length is not believed.
     let host = explorer.host();
-    let mut stalled = TcpStream::connect(("127.0.0.1", explorer.port)).expect("the server");
+    let mut stalled = explorer.connect();
     write!(stalled, "POST /ask?token={} HTTP/1.1\r\n{host}Content-Length: 1000\r\n\r\n{{", explorer.token)
         .expect("a part");
     for (wrong, status) in [
@@ -140,7 +110,7 @@ fn it_answers_as_generate_does_and_only_those_who_know_the_token() {
 
 #[test]
 fn thoughts_of_another_prompt_are_put_in_and_what_cannot_be_is_said() {
-    let explorer = Explorer::start();
+    let explorer = start();
     let settings = json!({ "max_new_tokens": 40, "k_min": 5, "k_cap": 5 });
     let own = explorer.ask(&json!({ "do": "see", "prompt": PROMPT, "settings": settings }));
     let swap =

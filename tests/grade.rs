@@ -3,11 +3,12 @@
 //! `fixtures/grader/pairs.jsonl` holds pairs of our own with math-verify's verdicts. The larger file is read from
 //! `$SWITCHYARD_DATA/grader/dev.jsonl` (or `../shared/data`) where that folder exists.
 
+use crate::common::{real_data, thread_time};
 use proptest::prelude::*;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use switchyard::grade::{Grader, Grading, Rule, extract, grade};
 use switchyard_programs::commands::grade::grade_file;
 
@@ -17,22 +18,12 @@ const LATEX_ONLY: &str =
 const DIFFERENCES: [(&str, &str, &str); 2] =
     [("$9$", "Answer $ \n 9 \n $", LATEX_ONLY), ("$9$", "Answer \\( \n 9 \n \\)", LATEX_ONLY)];
 
-fn data() -> Option<PathBuf> {
-    let root =
-        std::env::var_os("SWITCHYARD_DATA").map_or_else(|| PathBuf::from(".").join("../shared/data"), PathBuf::from);
-    if root.is_dir() {
-        return Some(root);
-    }
-    println!("skipped: no data folder at {} (set SWITCHYARD_DATA)", root.display());
-    None
-}
-
 fn rows(path: PathBuf) -> Vec<Value> {
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     text.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{}: {e}", path.display()))).collect()
 }
 
-fn field<'a>(row: &'a Value, key: &str) -> &'a str {
+pub fn field<'a>(row: &'a Value, key: &str) -> &'a str {
     row[key].as_str().unwrap_or_else(|| panic!("key {key} missing in {row}"))
 }
 
@@ -52,7 +43,7 @@ fn agrees_with_math_verify_on_the_fixture() {
 
 #[test]
 fn agrees_with_math_verify_on_the_development_pairs() {
-    let Some(root) = data() else { return };
+    let Some(root) = real_data("pairs of the benchmarks") else { return };
     let rows = rows(root.join("grader/dev.jsonl"));
     let bad = disagreements(&rows);
     println!("agreement {} of {}", rows.len() - bad.len(), rows.len());
@@ -80,7 +71,7 @@ fn differs_on_purpose() {
 
 #[test]
 fn every_benchmark_gold_equals_itself_and_its_reformulations() {
-    let Some(root) = data() else { return };
+    let Some(root) = real_data("pairs of the benchmarks") else { return };
     let mut missed = vec![];
     for r in rows(root.join("math500/test.jsonl")) {
         let gold = field(&r, "answer").to_string();
@@ -220,183 +211,39 @@ fn grades_a_file_of_pairs() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gold, response, whether it is right: words, letters, times, dates, and golds as files have them.
-const WORDS: &[(&str, &str, bool)] = &[
-    ("Tom is a blick.", "Every dax is a blick.\n#### Tom is a blick.", true),
-    ("Tom is a blick.", "Every dax is a blick.\n#### Tom is a wug.", false),
-    ("Tom is a blick.", "So \\boxed{\\text{Tom is a blick}}", true),
-    ("Tom is a blick.", "The answer is: Tom is a blick.", true),
-    ("Tom is a blick.", "Tom is a blick.", true),
-    ("yes", "yes", true),
-    ("yes", "Yes.", true),
-    ("yes", "Yes, because seven is a prime number.", true),
-    ("yes", "No, because eight is even.", false),
-    ("no", "The answer is no.", true),
-    ("no", "The answer is yes, no doubt.", false),
-    ("no", "\\boxed{\\text{on}}", false),
-    ("True", "#### True", true),
-    ("True", "**Answer:** true", true),
-    ("True", "\\boxed{\\text{False}}", false),
-    ("False", "\\boxed{\\text{False}}", true),
-    ("false", "The statement is true.", false),
-    ("Lima", "It is Lima.\n#### Lima", true),
-    ("Lima", "The capital of Peru is Lima.", true),
-    ("Lima", "The capital is not Lima but Quito.", false),
-    ("New York", "Final answer: **New York**", true),
-    ("St. Louis", "The answer is St. Louis.", true),
-    ("Zürich", "The answer is zürich", true),
-    ("да", "Ответ: да\n#### да", true),
-    ("是", "\\boxed{是}", true),
-    ("O'Neill", "The answer is O’Neill.", true),
-    ("no solution", "\\boxed{\\text{No solution}}", true),
-    ("\\text{even}", "\\boxed{\\text{even}}", true),
-    ("\\text{even}", "\\boxed{even}", true),
-    ("even", "The function is odd.", false),
-    ("C", "The answer is C.", true),
-    ("C", "The answer is D.", false),
-    ("C", "The answer is (C).", true),
-    ("C", "(C)", true),
-    ("C", "c", true),
-    ("C", "C) 42", true),
-    ("C", "**Answer: C. Paris**", true),
-    ("C", "\\boxed{\\text{(C)}}", true),
-    ("C", "$\\boxed{\\textbf{(C)}\\ 42}$", true),
-    ("C", "\\boxed{D}", false),
-    ("C", "A is wrong, since it is odd. So option C is right.", true),
-    ("C", "I think the correct option is C", true),
-    ("C", "The answer is C because A and B are odd.", true),
-    ("C", "Answer:\nC", true),
-    ("(C)", "The answer is C.", true),
-    ("\\text{(C)}", "\\boxed{C}", true),
-    ("A", "The answer is a dog.", false),
-    ("$\\text{(C)}$", "\\boxed{\\text{(C)}}", true),
-    ("$C$", "The answer is $C$.", true),
-    ("H2O", "\\boxed{\\text{H2O}}", true),
-    ("10 m/s", "\\boxed{10 \\text{ m/s}}", true),
-    ("Bob is a yerpus.", "So Bob is a yerpus.", true),
-    ("g", "i > c ; c > g ; # g", true),
-    ("g", "i > c ; c > g ; # i", false),
-    ("x", "\\boxed{2x - x}", true),
-    ("3:45 PM", "The answer is 3:45 p.m.", true),
-    ("3:45", "The answer is 1:15.", false),
-    ("3:45", "\\boxed{3:45}", true),
-    ("2020-03-05", "\\boxed{2020-03-05}", true),
-    ("2020-03-05", "\\boxed{2019-02-05}", false),
-    ("March 5, 2020", "The answer is March 5, 2020.", true),
-    ("March 5, 2020", "The answer is March 6, 2020.", false),
-    ("5 hours 30 minutes", "#### 5 hours 30 minutes", true),
-    ("5 hours 30 minutes", "The answer is 5 hours.", false),
-    // Golds without delimiters, of several lines, and with a mark of their own.
-    ("x + 2y = 4", "\\boxed{x + 3y = 4}", false),
-    ("x + 2y = 4", "x + 3y = 4", false),
-    ("x + 2y = 4", "\\boxed{2y + x = 4}", true),
-    ("2\\sqrt{2}", "\\boxed{2}", false),
-    ("1331 and 1728", "\\boxed{1728}", false),
-    ("1331 and 1728", "\\boxed{1331, 1728}", true),
-    ("x > 3", "x < 3", false),
-    ("(1, 2)", "\\boxed{(1, 2)}", true),
-    ("\\frac43", "\\boxed{\\frac43}", true),
-    ("p - q", "\\boxed{p - q}", true),
-    ("Say the answer 6 first.\n#### 2", "\\boxed{2}", true),
-    ("Say the answer 6 first.\n#### 2", "\\boxed{6}", false),
-    ("Every dax is a wug.\n#### Tom is a blick.", "The answer is Tom is a blick.", true),
-    ("He has 3.\nShe has 4.\nThe answer is 7.", "\\boxed{7}", true),
-    ("\\begin{pmatrix}\n1 \\\\\n2\n\\end{pmatrix}", "\\boxed{2}", false),
-    ("\\begin{pmatrix}\n1 \\\\\n2\n\\end{pmatrix}", "\\boxed{\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}}", true),
-    ("So \\boxed{12} in all", "#### 12", true),
-    ("12 dollars a day", "It is 12.", true),
-    ("5 cm", "\\boxed{5\\text{ cm}}", true),
-    ("$1,500", "The answer is 1500.", true),
-    ("#### 2\\sqrt{2}", "\\boxed{\\sqrt{8}}", true),
-    ("7", "#### Step 3: add\nSo it is 7.", true),
-    ("42", "#### 42\n\nQuestion: what now?", true),
-    // Numbers as programs write them.
-    ("1e-6", "The answer is 0.000001.", true),
-    ("0.000001", "The answer is 1e-06.", true),
-    ("2.5e-7", "\\boxed{2.5\\times 10^{-7}}", true),
-    ("1e+16", "\\boxed{10000000000000000}", true),
-    ("6.02e23", "\\boxed{6.02e+23}", true),
-    ("12345678901234567890123", "\\boxed{12345678901234567890124}", false),
-    ("18446744073709551616", "#### 18446744073709551616", true),
-    ("-0", "\\boxed{0}", true),
-];
-
-#[test]
-fn words_letters_and_bare_golds_are_read_on_both_sides() {
-    let wrong = |&&(gold, said, right): &&(&str, &str, bool)| grade(gold, said).equal != right;
-    let wrong: Vec<_> = WORDS.iter().filter(wrong).map(|w| (w, Grader::detect(w.0), grade(w.0, w.1))).collect();
-    assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), WORDS.len());
+/// Pairs of `fixtures/grader/own.jsonl`, judged by hand: `words` (words, letters, times, golds as files write them), `border` (thinking,
+/// tags, boxes, currencies), `typed` (fractions and groups), `strict` (what a reward must and must not pay);
+/// `beside`, `paid` and `values` for `quantities.rs`: what stands beside an answer, what a reward pays, units.
+pub fn own(set: &str) -> Vec<Value> {
+    let rows = rows("fixtures/grader/own.jsonl".into()).into_iter().filter(|row| row["set"] == set);
+    rows.collect()
 }
 
-/// Thinking, tags, letters with signs, boxes side by side, units that begin a sum, currencies, counts of letters; by hand.
-const BORDER: &[(&str, &str, bool)] = &[
-    ("12", "<think>She had 9, so 3 are left.</think>\n<answer>12</answer>", true),
-    ("3", "<think>She had 9, so 3 are left.</think>\n<answer>12</answer>", false),
-    ("3", "<think>The answer is 3.</think>", false),
-    ("3", "<think>So \\boxed{3}, or is it", false),
-    ("3", "It is 4, I think</think>\nThe answer is 3.", true),
-    ("yes", "<think>no</think><answer>yes</answer>", true),
-    ("yes", "<answer>no</answer>", false),
-    ("B", "<answer> (B) </answer>", true),
-    ("B", "<ANSWER>B</ANSWER>", true),
-    ("A", "<answer>B</answer>", false),
-    ("\\frac{3}{4}", "<answer>\\dfrac{3}{4}</answer>", true),
-    ("0.75", "<answer>3/4</answer>", true),
-    ("x^2 + 1", "First <answer>x</answer>, no: <answer>1 + x^2</answer>", true),
-    ("7", "<answer>There are 7 left.</answer>", true),
-    ("7", "<answer>7", true),
-    ("7", "7 <answer></answer>", false),
-    ("<think>8</think><answer>9</answer>", "9", true),
-    ("k!", "\\boxed{k}", false),
-    ("k!", "\\boxed{k!}", true),
-    ("k", "\\boxed{k!}", false),
-    ("B'", "\\boxed{B}", false),
-    ("B'", "\\boxed{B'}", true),
-    ("B", "\\boxed{B'}", false),
-    ("$y'$", "\\boxed{y}", false),
-    ("$f'(x) = 2x$", "\\boxed{2x}", true),
-    ("u", "\\boxed{U}", false),
-    ("U", "\\boxed{u}", false),
-    ("u", "\\boxed{u}", true),
-    ("(b)", "The answer is B.", true),
-    ("B", "The answer is B!", true),
-    ("34", "\\boxed{3}\\boxed{4}", false),
-    ("304", "30\\boxed{4}", false),
-    ("1234", "\\boxed{1}\\boxed{234}", false),
-    ("$3, 4$", "\\boxed{3}, \\boxed{4}", true),
-    ("$s + 2$", "\\boxed{2 + s}", true),
-    ("$h - 4$", "\\boxed{-4 + h}", true),
-    ("$h - 4$", "\\boxed{-4 + 2h}", false),
-    ("l + g", "g + l", true),
-    ("t - 2", "t - 2", true),
-    ("2", "t - 2", false),
-    ("$5 + 3$", "\\boxed{8 m}", true),
-    ("£7", "\\boxed{7}", true),
-    ("7 €", "The answer is 7.", true),
-    ("£7", "\\boxed{8}", false),
-    ("12 500", "\\boxed{12500}", true),
-    ("2 000 000", "\\boxed{2\\,000\\,000}", true),
-    ("12500", "It is 12\u{a0}500 in all.", true),
-    ("1 000", "\\boxed{1}", false),
-    ("$\\binom{k}{3}$", "\\boxed{\\frac{k(k-1)(k-2)}{6}}", true),
-    ("$\\binom{n}{k}$", "\\boxed{\\frac{n!}{k!(n-k)!}}", true),
-    ("$\\binom{n}{k}$", "\\boxed{\\binom{n}{n-k}}", true),
-    ("$\\binom{n}{k}$", "\\boxed{\\binom{n}{k+1}}", false),
-    ("$\\frac{(n+1)!}{n!}$", "\\boxed{n+1}", true),
-    ("$(n+1)!$", "\\boxed{n!}", false),
-    ("$n! + x$", "\\boxed{x + n \\cdot (n-1)!}", true),
-    ("$n!$", "\\boxed{n^n}", false),
-];
+/// All pairs of a set have the verdict that the file gives.
+#[track_caller]
+pub fn as_judged(rows: &[Value], grading: Grading) {
+    let pair = |row| (field(row, "gold"), field(row, "pred"));
+    let wrong = rows.iter().map(|row| (row, grading.grade(pair(row).0, pair(row).1)));
+    let wrong: Vec<_> = wrong.filter(|(row, verdict)| verdict.equal != row["expected"]).collect();
+    assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), rows.len());
+}
+
+#[test]
+fn pairs_judged_by_hand_are_graded_so() {
+    for (set, least) in [("words", 95), ("border", 55), ("typed", 22)] {
+        let rows = own(set);
+        assert!(rows.len() >= least, "{set}: {}", rows.len());
+        as_judged(&rows, Grading::default());
+    }
+}
 
 #[test]
 fn what_stands_at_the_border_of_an_answer_is_read() {
-    let wrong = |&&(gold, said, right): &&(&str, &str, bool)| grade(gold, said).equal != right;
-    let wrong: Vec<_> = BORDER.iter().filter(wrong).map(|w| (w, Grader::detect(w.0), grade(w.0, w.1))).collect();
-    assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), BORDER.len());
     let strict = Grading { strict: true, ..Grading::default() };
     let paid = |gold: &str, said: &str| strict.grade(gold, said).equal;
-    let unpaid = BORDER.iter().filter(|(gold, said, right)| !right && paid(gold, said)).collect::<Vec<_>>();
-    assert!(unpaid.is_empty(), "{unpaid:#?}");
+    for row in own("border").iter().filter(|row| row["expected"] == false) {
+        assert!(!paid(field(row, "gold"), field(row, "pred")), "{row}");
+    }
     assert!(paid("12", "<think>3</think><answer>12</answer>") && paid("$s + 2$", "\\boxed{2 + s}"));
     assert!(paid("£7", "\\boxed{7}") && !paid("£7", "\\boxed{€7}"), "another currency");
     assert_eq!(extract("<think>5</think> so <answer>12</answer>").as_deref(), Some("12"));
@@ -406,16 +253,9 @@ fn what_stands_at_the_border_of_an_answer_is_read() {
 
 #[test]
 fn what_repeats_the_gold_answer_is_right_under_every_grader() {
-    let golds = WORDS.iter().map(|w| w.0).chain([
-        "?",
-        "f(x) = \\begin{cases} 1 \\\\ 2 \\end{cases}",
-        "a, b",
-        "½",
-        "N/A",
-        "x^^2",
-        "AC",
-    ]);
-    for gold in golds {
+    let words = own("words");
+    let odd = ["?", "f(x) = \\begin{cases} 1 \\\\ 2 \\end{cases}", "a, b", "½", "N/A", "x^^2", "AC"];
+    for gold in words.iter().map(|row| field(row, "gold")).chain(odd) {
         for grading in [None, Some(Grader::Math), Some(Grader::Exact), Some(Grader::Choice)]
             .map(|named| Grading { named, strict: false })
         {
@@ -498,58 +338,10 @@ fn the_last_box_is_found_wherever_it_stands() {
     }
 }
 
-/// Wrong answers that math-verify takes for right, and right ones beside them that a reward must still pay.
-const PAID: &[(&str, &str, bool)] = &[
-    ("$52_8$", "\\boxed{52_9}", false),
-    ("$52_8$", "\\boxed{52_{8}}", true),
-    ("$52_8$", "\\boxed{52}", true),
-    ("$3m$", "\\boxed{3}", false),
-    ("$3m$", "\\boxed{m \\cdot 3}", true),
-    ("$x+3t$", "\\boxed{x+3}", false),
-    ("$5$", "\\boxed{5\\text{ hours } 30\\text{ minutes}}", false),
-    ("$5\\text{ cm}$", "\\boxed{5\\text{ m}}", false),
-    ("$5\\text{ cm}$", "\\boxed{5}", true),
-    ("$5$", "\\boxed{5\\text{ cm}}", true),
-    ("5 cm", "\\boxed{5\\text{ centimeters}}", true),
-    ("$5\\text{ cm}^2$", "\\boxed{5\\text{ square centimeters}}", true),
-    ("$5\\text{ cm}^2$", "\\boxed{5\\text{ cm}}", false),
-    ("$5$", "\\boxed{5\\text{ thousand}}", false),
-    ("$3$", "\\boxed{3\\text{ dozen}}", false),
-    ("$1 - \\frac{1}{\\mathrm{e}}$", "$1 + \\frac{1}{\\mathrm{e}}$", false),
-    ("$1 - \\frac{1}{\\mathrm{e}}$", "\\boxed{1 - \\frac{1}{\\mathrm{e}}}", true),
-    ("$4$", "$4\\sqrt(2)$", false),
-    ("$4\\sqrt{2}$", "$4\\sqrt(2)$", true),
-    ("$1, 2, \\ldots, n$", "$1, 3, 5, \\ldots, 2n-1$", false),
-    ("$1, 2, \\ldots, n$", "\\boxed{1, 2, \\ldots, n}", true),
-    ("$1:2:3:\\ldots$", "$1:4:9:\\ldots$", false),
-    (
-        "$\\begin{cases} 1 & x>0 \\\\ 0 & x\\le 0\\end{cases}$",
-        "\\boxed{\\begin{cases} 2 & x>0 \\\\ 0 & x\\le 0\\end{cases}}",
-        false,
-    ),
-    ("$stop$", "\\boxed{pots}", false),
-    ("$xy$", "\\boxed{yx}", true),
-    ("$5$", "5.0000001", false),
-    ("$0$", "0.0000001", false),
-    ("$\\frac{1}{3}$", "0.333333", true),
-    ("$\\frac{9}{256}$", "\\boxed{3.5156\\%}", true),
-    ("18", "The total is **18**.", true),
-    ("$12$", "\\boxed{12.0}", true),
-    ("$0$", "\\boxed{5x - 7y + 4 = 0}", false),
-    ("$4$", "\\boxed{x^2 = 4}", false),
-    ("$7$", "\\boxed{x = 3 + 4 = 7}", true),
-    ("$7$", "\\boxed{3 + 4 = 7}", true),
-    ("$\\frac{1}{2}$", "\\boxed{f(2) = \\frac{1}{2}}", true),
-    ("yes", "Yes, that is so.", false),
-    ("yes", "The answer is yes.", true),
-];
-
 #[test]
 fn a_reward_pays_for_nothing_that_was_passed_over() {
     let strict = Grading { strict: true, ..Grading::default() };
-    let wrong = |(gold, said, right): &&(&str, &str, bool)| strict.grade(gold, said).equal != *right;
-    let wrong: Vec<_> = PAID.iter().filter(wrong).map(|w| (w, strict.grade(w.0, w.1))).collect();
-    assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), PAID.len());
+    as_judged(&own("strict"), strict);
     // Strictly right is right.
     let fixture = rows(PathBuf::from(".").join("fixtures/grader/pairs.jsonl"));
     for row in &fixture {
@@ -564,7 +356,7 @@ fn a_reward_pays_for_nothing_that_was_passed_over() {
 
 #[test]
 fn prosqas_golds_are_reached_by_their_solutions() {
-    let Some(root) = data() else { return };
+    let Some(root) = real_data("pairs of the benchmarks") else { return };
     for file in ["prosqa_test.json", "prosqa_valid.json"] {
         let text = std::fs::read_to_string(root.join("prosqa").join(file)).expect("ProsQA");
         let rows: Vec<Value> = serde_json::from_str(&text).expect("a list");
@@ -582,14 +374,15 @@ fn prosqas_golds_are_reached_by_their_solutions() {
     }
 }
 
-/// Grades and measures; the limit is for optimised builds on a machine that others use too, so a slow run is repeated.
+/// Grades within 50 ms of processor time; a slow run is repeated.
 fn within_limit(gold: &str, pred: &str) {
     let limit = Duration::from_millis(if cfg!(debug_assertions) { 1000 } else { 50 });
     let mut worst = Duration::MAX;
     for _ in 0..4 {
-        let t = Instant::now();
-        grade(gold, pred);
-        worst = worst.min(t.elapsed());
+        let grade_once = || {
+            grade(gold, pred);
+        };
+        worst = worst.min(thread_time(grade_once));
         if worst < limit {
             break;
         }
@@ -609,60 +402,19 @@ fn sines_of_huge_powers_are_quick() {
     }
 }
 
+/// The words of a list, in which `~` is a space, `@` a new line and `RTL` the mark that turns the direction of writing.
+fn pieces(list: &str) -> Vec<String> {
+    let piece = |word: &str| word.replace('~', " ").replace('@', "\n").replace("RTL", "\u{202e}");
+    list.split_whitespace().map(piece).collect()
+}
+
 #[test]
 fn hostile_inputs_stay_within_the_limit() {
-    let pieces = [
-        "(",
-        "{",
-        "[",
-        "|",
-        "\\frac{",
-        "\\sqrt{",
-        "x^",
-        "-",
-        "\\left(",
-        "$",
-        "\\(",
-        "\\[",
-        "\\boxed{",
-        "1,",
-        "x_{",
-        "f(",
-        "(1,",
-        "\\{",
-        "answer",
-        "final answer is ",
-        "answer: =",
-        "\\sin ",
-        "||",
-        "1+",
-        "\\sum_{k=1}^{99}",
-        "9^",
-        "!",
-        "10^{99}",
-        "\\begin{pmatrix}",
-        " \\text{",
-        "\\binom{",
-        "1 ",
-        "= ",
-        "\n$",
-        "(1+\\sqrt{2})",
-        "\\ln \\sin ",
-        "x=",
-        "1<",
-        "\\cup(1,2)",
-        "π",
-        "°",
-        "\u{202e}",
-        "\\",
-        "{\\text{a}}^",
-        "\\frac{1}{2}+",
-        "(x+1)",
-        "e^{x}",
-        "|x|",
-        "3/4-",
-        "\\fbox",
-    ];
+    let pieces = pieces(
+        r"( { [ | \frac{ \sqrt{ x^ - \left( $ \( \[ \boxed{ 1, x_{ f( (1, \{ answer final~answer~is~ answer:~= \sin~
+        || 1+ \sum_{k=1}^{99} 9^ ! 10^{99} \begin{pmatrix} ~\text{ \binom{ 1~ =~ @$ (1+\sqrt{2}) \ln~\sin~ x= 1<
+        \cup(1,2) π ° RTL \ {\text{a}}^ \frac{1}{2}+ (x+1) e^{x} |x| 3/4- \fbox",
+    );
     let mut cases: Vec<String> = vec![];
     for s in pieces {
         cases.push(s.repeat(3000));
@@ -690,70 +442,9 @@ fn hostile_inputs_stay_within_the_limit() {
     }
 }
 
-const PIECES: &[&str] = &[
-    "\\frac",
-    "{",
-    "}",
-    "(",
-    ")",
-    "[",
-    "]",
-    "\\sqrt",
-    "^",
-    "_",
-    "1",
-    "23",
-    "4.5",
-    "x",
-    "y",
-    "\\pi",
-    "+",
-    "-",
-    "=",
-    ",",
-    "\\cup",
-    "\\infty",
-    "\\text{",
-    "$",
-    "\\boxed{",
-    " ",
-    "answer is ",
-    "\\pm",
-    "<",
-    "\\le",
-    "!",
-    "%",
-    "\\%",
-    "|",
-    "\\sin",
-    "e",
-    "i",
-    "\\\\",
-    "&",
-    "\\begin{pmatrix}",
-    "\\end{pmatrix}",
-    "\\{",
-    "\\}",
-    ":",
-    ";",
-    "and",
-    "\n",
-    "\\(",
-    "\\)",
-    "final answer is ",
-    "/",
-    "*",
-    "°",
-    "\\circ",
-    "\\log",
-    "10^{9}",
-    "\\frac{1}{2}",
-    "\\sqrt{3}",
-    "x^2",
-    "\\in",
-    "cm",
-    "\\ln",
-];
+const PIECES: &str = r"\frac { } ( ) [ ] \sqrt ^ _ 1 23 4.5 x y \pi + - = , \cup \infty \text{ $ \boxed{ ~ answer~is~ \pm < \le ! % \%
+    | \sin e i \\ & \begin{pmatrix} \end{pmatrix} \{ \} : ; and @ \( \) final~answer~is~ / * ° \circ \log 10^{9}
+    \frac{1}{2} \sqrt{3} x^2 \in cm \ln";
 
 proptest! {
     #![proptest_config(ProptestConfig {
@@ -771,8 +462,8 @@ proptest! {
 
     #[test]
     fn any_mixture_of_latex_is_graded_quickly(
-        gold in proptest::collection::vec(proptest::sample::select(PIECES), 0..40),
-        pred in proptest::collection::vec(proptest::sample::select(PIECES), 0..60),
+        gold in proptest::collection::vec(proptest::sample::select(pieces(PIECES)), 0..40),
+        pred in proptest::collection::vec(proptest::sample::select(pieces(PIECES)), 0..60),
     ) {
         within_limit(&format!("${}$", gold.concat()), &format!("${}$", pred.concat()));
     }
@@ -780,7 +471,7 @@ proptest! {
     #[test]
     fn mutated_answers_are_graded_quickly(
         row in 0usize..150,
-        cuts in proptest::collection::vec((0.0f64..1.0, 0.0f64..1.0, proptest::sample::select(PIECES)), 1..6),
+        cuts in proptest::collection::vec((0.0f64..1.0, 0.0f64..1.0, proptest::sample::select(pieces(PIECES))), 1..6),
     ) {
         static ROWS: OnceLock<Vec<Value>> = OnceLock::new();
         let fixture = || rows(PathBuf::from(".").join("fixtures/grader/pairs.jsonl"));
@@ -808,37 +499,5 @@ proptest! {
         prop_assert!(grade(&product, &sum).equal);
         let wrong = format!("${a}x^2+{b}x-{}x-{}$", a * c, b * c + 1);
         prop_assert!(!grade(&product, &wrong).equal);
-    }
-}
-
-/// As people and data files write them; math-verify reads none of these bare. By hand.
-#[test]
-fn typed_fractions_groups_and_commands_are_read() {
-    for (gold, response, equal) in [
-        ("1 1/2", "The answer is 1.5", true),
-        ("1½", "3/2", true),
-        ("½", "\\boxed{\\frac12}", true),
-        ("2½", "\\boxed{2½}", true),
-        ("1/2", "\\boxed{½}", true),
-        ("33 1/3", "$\\frac{100}{3}$", true),
-        ("3/4", "<answer>¾</answer>", true),
-        ("1 1/2", "1/2", false),
-        ("2 3/4", "2.34", false),
-        ("1 : 2", "1:2", true),
-        ("1:2", "1:3", false),
-        ("₹ 12,34,567", "1234567", true),
-        ("1,00,000", "The answer is 1,00,000 rupees", true),
-        ("1,00,000", "1,00", false),
-        ("1,20,300", "(1, 20, 300)", false),
-        ("1/2", "\\tfrac12", true),
-        ("#### \\dfrac{1}{2}", "#### \\dfrac{2}{4}", true),
-        ("\\begin{pmatrix}1&2\\end{pmatrix}", "\\begin{bmatrix}1&2\\end{bmatrix}", true),
-        ("\\emptyset", "\\varnothing", true),
-        ("12", "<think>7</think><final_answer>12</final_answer>", true),
-        ("7", "<think>7</think><final_answer>12</final_answer>", false),
-        ("12", "<answer>12</answer><final>8</final>", true),
-    ] {
-        let verdict = grade(gold, response);
-        assert_eq!(verdict.equal, equal, "{gold} | {response}: {verdict:?}");
     }
 }

@@ -336,16 +336,7 @@ fn an_error_in_one_row_ends_that_row_only() {
         })
         .expect("a known hook");
     let s = settings(0.0);
-    let how = Decode {
-        model: &model,
-        source: &HiddenState,
-        controller: &Blocks::LEARNT,
-        switch: Some(IDS),
-        settings: &s,
-        cancel: None,
-        ahead: None,
-    };
-    let traces = decode(how, &requests(6), 1, &mut hooks).expect("decode");
+    let traces = decode(how(&model, &s), &requests(6), 1, &mut hooks).expect("decode");
     let clean = run(&model, &s, &requests(6), 1);
     assert_eq!((traces.len(), clean.len()), (6, 6));
     for (i, (hit, clean)) in traces.iter().zip(&clean).enumerate() {
@@ -518,24 +509,10 @@ fn a_response_that_would_leave_the_table_of_positions_is_refused_at_once() {
     };
     let model = Decoder::random(&config, 1, &Device::flex()).expect("a model");
     let run = |max_new_tokens: usize| {
-        let settings = DecodeSettings {
-            max_new_tokens,
-            k_min: 1,
-            k_cap: 2,
-            switching: Switching::Suppressed,
-            ..Default::default()
-        };
-        let how = Decode {
-            model: &model,
-            source: &HiddenState,
-            controller: &Blocks::LEARNT,
-            switch: Some(IDS),
-            settings: &settings,
-            cancel: None,
-            ahead: None,
-        };
+        let switching = Switching::Suppressed;
+        let settings = DecodeSettings { max_new_tokens, k_min: 1, k_cap: 2, switching, ..Default::default() };
         let request = |n: usize| Request { problem: n, prompt: vec![1; n], rollout: 0, limit: None };
-        decode(how, &[request(3), request(8)], 1, &mut Hooks::none())
+        decode(how(&model, &settings), &[request(3), request(8)], 1, &mut Hooks::none())
     };
     assert_eq!(run(10).expect("it fits").len(), 2);
     let error = run(11).expect_err("refused").to_string();

@@ -6,11 +6,12 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::common::explorer::Explorer;
 use super::common::programs::{PROGRAMS, copy, text, text_of};
 
 /// In KiB.
@@ -151,50 +152,26 @@ fn a_session_answers_after_requests_beyond_its_bounds() {
     assert!(session.wait().expect("it ends").success());
 }
 
-struct Explorer {
-    process: Child,
-    port: u16,
-    token: String,
+/// A question with these headers before its length.
+fn send(explorer: &Explorer, body: &str, headers: &str) -> TcpStream {
+    let mut stream = explorer.connect();
+    let (token, port) = (&explorer.token, explorer.port);
+    let head = format!("POST /ask?token={token} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{headers}");
+    write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).expect("a request");
+    stream
 }
 
-impl Explorer {
-    fn start() -> Self {
-        let mut command = bounded("probe", &["explore", &micro(), "--threads", "1"]);
-        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("a process");
-        let mut address = String::new();
-        BufReader::new(process.stdout.take().expect("a pipe")).read_line(&mut address).expect("an address");
-        let rest = address.trim().strip_prefix("http://127.0.0.1:").expect("an address of this machine");
-        let (port, token) = rest.split_once("/?token=").expect("a token");
-        Self { process, port: port.parse().expect("a port"), token: token.to_owned() }
-    }
-
-    fn send(&self, body: &str, headers: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server");
-        let (token, port) = (&self.token, self.port);
-        let head = format!("POST /ask?token={token} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{headers}");
-        write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).expect("a request");
-        stream
-    }
-
-    fn answer(mut stream: TcpStream) -> String {
-        stream.set_read_timeout(Some(LONGEST)).expect("a timeout");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        answer
-    }
-}
-
-impl Drop for Explorer {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+fn answer(mut stream: TcpStream) -> String {
+    stream.set_read_timeout(Some(LONGEST)).expect("a timeout");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
 }
 
 #[test]
 fn explore_outlives_any_request() {
-    let explorer = Explorer::start();
-    let about = || Explorer::answer(explorer.send(&json!({ "do": "about" }).to_string(), ""));
+    let explorer = Explorer::start(bounded("probe", &["explore", &micro(), "--threads", "1"]));
+    let about = || answer(send(&explorer, &json!({ "do": "about" }).to_string(), ""));
     let long: String = (0..200_000).map(|word| ["a ", "= ", "5 ", "; "][word % 4]).collect();
     let see = |prompt: &str, more: Value| {
         let mut request = json!({ "do": "see", "prompt": prompt });
@@ -209,23 +186,22 @@ fn explore_outlives_any_request() {
         (see("a", json!({ "hooks": hooks })), "at most 64"),
         (json!({ "do": "heads", "trace": trace, "at": 0 }).to_string(), "2048 positions"),
     ] {
-        let answer = Explorer::answer(explorer.send(&request, ""));
-        assert!(answer.contains(bound), "{bound}: {}", &answer[..answer.len().min(600)]);
+        let told = answer(send(&explorer, &request, ""));
+        assert!(told.contains(bound), "{bound}: {}", &told[..told.len().min(600)]);
     }
     // Two values of a header that says who asks.
     for twice in [format!("Host: 127.0.0.1:{}\r\n", explorer.port), "Origin: http://a\r\nOrigin: http://b\r\n".into()] {
-        assert!(Explorer::answer(explorer.send("{}", &twice)).contains("duplicate header"), "{twice}");
+        assert!(answer(send(&explorer, "{}", &twice)).contains("duplicate header"), "{twice}");
     }
     // Idle connections shut nobody out.
-    let idle: Vec<TcpStream> =
-        (0..100).map(|_| TcpStream::connect(("127.0.0.1", explorer.port)).expect("the server")).collect();
+    let idle: Vec<TcpStream> = (0..100).map(|_| explorer.connect()).collect();
     let begun = Instant::now();
     assert!(about().contains("\"layers\"") && begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
     drop(idle);
     // Requests that nobody waits for any more: each would take this model some seconds.
     let settings = json!({ "ignore_eos": true, "max_new_tokens": 1_000_000_000, "k_min": 1 });
     for _ in 0..10 {
-        drop(explorer.send(&see("a = 5 ; ? a :", json!({ "settings": settings })), ""));
+        drop(send(&explorer, &see("a = 5 ; ? a :", json!({ "settings": settings })), ""));
     }
     let begun = Instant::now();
     assert!(about().contains("\"layers\"") && begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());

@@ -423,15 +423,7 @@ fn superpositions_end_with_the_token_that_weighs_most() {
         let settings = DecodeSettings { sampling, max_new_tokens: 3, ..DecodeSettings::default() };
         let request = Request { problem: 0, prompt: vec![3, 14, 15], rollout: 0, limit: None };
         let switch = Some(SwitchIds { swi_end, ..IDS });
-        let how = Decode {
-            model: &model,
-            source: &source,
-            controller: &blocks,
-            switch,
-            settings: &settings,
-            cancel: None,
-            ahead: None,
-        };
+        let how = Decode { source: &source, controller: &blocks, switch, ..pauses(&model, &settings) };
         let traces = decode(how, &[request], 6, &mut Hooks::none()).expect("decoded");
         traces.iter().map(Trace::latent_calls).collect()
     };

@@ -132,81 +132,50 @@ fn no_output_is_written_through_a_link_that_leads_out_of_its_folder() {
     assert!(tried > 25, "only {tried} outputs");
 }
 
+/// Writes a file and the folders that it is in.
+fn put(path: &Path, what: &str) {
+    fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+    fs::write(path, what).expect("written");
+}
+
 /// What users keep beside a run, and what a run that was killed left.
 #[test]
 fn resume_removes_only_what_the_run_itself_left() {
     let home = tempfile::tempdir().expect("a folder");
     let run = home.path().join("run");
     let train = |more: &[&str]| {
-        let args =
-            ["--preset", "smoke", "--threads", "1", "--set", "base.steps=2", "--only", "base", "--out", text(&run)];
-        let output = program("train").args(args).args(more).output().expect("it runs");
-        assert!(output.status.success(), "{}", text_of(&output));
+        let args = "--preset smoke --threads 1 --set base.steps=2 --only base --out".split(' ');
+        program("train").args(args).arg(&run).args(more).output().expect("it runs")
     };
-    train(&[]);
+    let done = |output: std::process::Output| assert!(output.status.success(), "{}", text_of(&output));
+    done(train(&[]));
     let outside = home.path().join("outside");
-    let mine = [
-        "notes/state-of-the-art/list.txt",
-        "notes/draft.tmp",
-        "notes/state.json",
-        "state-diagrams/a.svg",
-        "base/state-0000001/model.bpk",
-        "base/state-0000001.bak/model.bpk",
-        "base/my.tmp",
-        "base/.mine.partial-1/a",
-        "base/checkpoint-notes/state-0000002/model.bpk",
-        "recipe.toml.tmp",
-    ];
-    for name in mine {
-        let path = run.join(name);
-        fs::create_dir_all(path.parent().expect("a parent")).expect("made");
-        fs::write(path, "mine").expect("written");
-    }
-    for name in ["state-0000001/model.bpk", "a.tmp", ".x.switchyard.tmp"] {
-        let path = outside.join(name);
-        fs::create_dir_all(path.parent().expect("a parent")).expect("made");
-        fs::write(path, "theirs").expect("written");
-    }
+    let mine = "notes/state-of-the-art/list.txt notes/draft.tmp notes/state.json state-diagrams/a.svg base/state-0000001/model.bpk \
+        base/state-0000001.bak/model.bpk base/my.tmp base/.mine.partial-1/a base/checkpoint-notes/state-0000002/model.bpk \
+        recipe.toml.tmp";
+    let theirs = "state-0000001/model.bpk a.tmp .x.switchyard.tmp";
+    mine.split(' ').for_each(|name| put(&run.join(name), "mine"));
+    theirs.split(' ').for_each(|name| put(&outside.join(name), "theirs"));
     symlink(&outside, run.join("link")).expect("linked");
     symlink(&outside, run.join("grpo")).expect("linked");
     // What a process leaves that is killed between a state's folder and its name in state.json.
-    fs::create_dir(run.join("base/state-0000007")).expect("made");
-    fs::write(run.join("base/state-0000007/model.bpk"), "ours").expect("written");
-    fs::write(run.join("base/state-0000007/note.txt"), "mine").expect("written");
-    fs::write(run.join("base/.states.json"), "[\"state-0000007\", \"state-0000008\", \"state-0000009\"]")
-        .expect("written");
+    put(&run.join("base/state-0000007/model.bpk"), "ours");
+    put(&run.join("base/state-0000007/note.txt"), "mine");
+    put(&run.join("base/.states.json"), "[\"state-0000007\", \"state-0000008\", \"state-0000009\"]");
     // Killed while Burn wrote.
-    fs::create_dir(run.join("base/state-0000009")).expect("made");
-    fs::write(run.join("base/state-0000009/optimizer.bpk.412-7.tmp"), "half").expect("written");
+    put(&run.join("base/state-0000009/optimizer.bpk.412-7.tmp"), "half");
     symlink(&outside, run.join("base/state-0000008")).expect("linked");
-    fs::write(run.join("base/.result.json.switchyard.tmp"), "half").expect("written");
-    fs::write(run.join(".summary.md.switchyard.tmp"), "half").expect("written");
-    let output = program("train")
-        .args([
-            "--preset",
-            "smoke",
-            "--threads",
-            "1",
-            "--set",
-            "base.steps=2",
-            "--only",
-            "base",
-            "--out",
-            text(&run),
-            "--resume",
-        ])
-        .output()
-        .expect("it runs");
-    let refused = text_of(&output);
+    put(&run.join("base/.result.json.switchyard.tmp"), "half");
+    put(&run.join(".summary.md.switchyard.tmp"), "half");
+    let refused = text_of(&train(&["--resume"]));
     assert!(refused.contains("grpo") && refused.contains("out of its folder"), "{refused}");
     fs::remove_file(run.join("grpo")).expect("removed");
-    train(&["--resume"]);
-    for name in mine {
-        assert_eq!(fs::read_to_string(run.join(name)).unwrap_or_default(), "mine", "{name}");
-    }
-    for name in ["state-0000001/model.bpk", "a.tmp", ".x.switchyard.tmp"] {
-        assert_eq!(fs::read_to_string(outside.join(name)).unwrap_or_default(), "theirs", "{name}");
-    }
+    done(train(&["--resume"]));
+    let unchanged = |path: PathBuf, said: &str| {
+        assert_eq!(fs::read_to_string(&path).unwrap_or_default(), said, "{}", path.display());
+    };
+    mine.split(' ').for_each(|name| unchanged(run.join(name), "mine"));
+    theirs.split(' ').for_each(|name| unchanged(outside.join(name), "theirs"));
     assert!(!run.join("base/state-0000007/model.bpk").exists(), "a state that the run left");
     assert!(!run.join("base/state-0000009").exists(), "a state that Burn was writing");
     assert_eq!(fs::read_to_string(run.join("base/state-0000007/note.txt")).expect("a user's own"), "mine");
@@ -229,20 +198,13 @@ fn a_report_removes_only_what_a_report_wrote() {
     let written = below(&rows.join("tables"), false);
     assert!(written.iter().any(|path| path.extension().is_some_and(|ending| ending == "csv")), "{written:?}");
     let mine = ["figures/fig-1.png", "figures/fig-training.svg.md", "tables/tab-mine.md", "tables/claims-of-mine.csv"];
-    for name in mine {
-        fs::create_dir_all(rows.join(name).parent().expect("a parent")).expect("made");
-        fs::write(rows.join(name), "mine").expect("written");
-    }
+    mine.iter().for_each(|name| put(&rows.join(name), "mine"));
     report(&[]);
     for name in mine {
         assert_eq!(fs::read_to_string(rows.join(name)).unwrap_or_default(), "mine", "{name}");
     }
-    let left: Vec<PathBuf> = below(&rows.join("tables"), false);
-    assert!(
-        !left
-            .iter()
-            .any(|path| path.to_string_lossy().starts_with("tab-") && path.extension().is_some_and(|e| e == "csv"))
-    );
+    let mut left = below(&rows.join("tables"), false).into_iter().map(|path| path.display().to_string());
+    assert!(!left.any(|name| name.starts_with("tab-") && name.ends_with(".csv")));
     assert!(!rows.join("tables/.manifest.lock").exists(), "a lock is left");
     // A list that names what lies elsewhere removes nothing.
     let kept = home.join("kept.md");

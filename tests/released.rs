@@ -19,6 +19,7 @@ use switchyard::train::grpo::gradients;
 use switchyard::train::rollouts::{Behaviour, Rollout};
 
 use crate::common::programs::{copy, done, program, refused, text};
+use crate::common::real_data;
 use crate::parity::reference::{read, relative, values};
 
 const BASE: &str = "fixtures/released/base";
@@ -179,14 +180,10 @@ fn every_program_opens_it_over_the_base_and_says_the_rule() {
     let mut command = program("train");
     command.args(["--preset", "switch-released", "--from", ADAPTER, "--base", BASE, "--data", text(&data)]);
     command.args(["--field", "question=problem,solution=solution,answer=answer", "--only", "base,annotate,boundary"]);
-    for set in [
-        "data.test_path=",
-        "boundary.epochs=0",
-        "boundary.steps=2",
-        "lora.rank=4",
-        "evaluation.problems=1",
-        "evaluation.max_new_tokens=8",
-    ] {
+    for set in "data.test_path= boundary.epochs=0 boundary.steps=2 lora.rank=4 evaluation.problems=1 \
+        evaluation.max_new_tokens=8"
+        .split(' ')
+    {
         let set = if set == "data.test_path=" { format!("{set}{}", text(&data)) } else { set.to_owned() };
         command.args(["--set", &set]);
     }
@@ -198,17 +195,6 @@ fn every_program_opens_it_over_the_base_and_says_the_rule() {
     assert_eq!(Recipe::like(text(&run.join("recipe.toml"))).expect("a recipe").adapter.as_deref(), Some(ADAPTER));
 }
 
-/// Where the data folder is there: `SWITCHYARD_DATA`, or beside the checkout.
-fn data_folder() -> Option<PathBuf> {
-    let default = || PathBuf::from("../shared/data");
-    let folder = std::env::var_os("SWITCHYARD_DATA").map_or_else(default, PathBuf::from);
-    let there = folder.join("qwen3_tokenizer").is_dir().then_some(folder.clone());
-    if there.is_none() {
-        println!("skipped: no {}; set SWITCHYARD_DATA", folder.display());
-    }
-    there
-}
-
 #[test]
 fn prompts_are_those_that_the_release_was_run_with() {
     #[derive(Deserialize)]
@@ -216,7 +202,7 @@ fn prompts_are_those_that_the_release_was_run_with() {
         unique_id: String,
         prompt_ids: Option<Vec<u32>>,
     }
-    let Some(data) = data_folder() else { return };
+    let Some(data) = real_data("prompts of the release") else { return };
     let Ok(journal) = std::fs::read_to_string(data.join("../released/journal.jsonl")) else { return };
     let records: Vec<Record> = journal.lines().map(|line| serde_json::from_str(line).expect("a record")).collect();
     let problems = switchyard::text::read_problems(data.join("math500/test.jsonl")).expect("MATH-500");

@@ -235,40 +235,19 @@ fn everything_is_drawn_from_rows_of_the_contract() {
     toy(&path);
     let page = reports.path().join("index.html");
     let done = report(&[Folder::open(&path).unwrap()], &page).unwrap();
-    for figure in [
-        "fig-swi-window",
-        "fig-layer-probe",
-        "fig-intervention",
-        "fig-calibration",
-        "fig-calibration-full",
-        "fig-pareto",
-        "fig-token-dist",
-        "fig-token-cdf",
-        "fig-per-subject",
-        "fig-value-probe",
-        "fig-intervention-all",
-        "fig-intervention-steps",
-        "fig-intervention-dose",
-        "fig-exit",
-        "fig-lens-sft",
-        "fig-lens-grpo",
-        "fig-patching-sft",
-        "fig-patching-grpo",
-    ] {
+    for figure in "fig-swi-window fig-layer-probe fig-intervention fig-calibration fig-calibration-full fig-pareto \
+        fig-token-dist fig-token-cdf fig-per-subject fig-value-probe fig-intervention-all \
+        fig-intervention-steps fig-intervention-dose fig-exit fig-lens-sft fig-lens-grpo fig-patching-sft \
+        fig-patching-grpo"
+        .split(' ')
+    {
         let file = |ending: &str| path.join("figures").join(figure).with_extension(ending);
         assert!(file("svg").is_file() && !file("png").exists(), "{figure}");
     }
-    for table in [
-        "tab-intervention-ladder",
-        "tab-intervention-steps",
-        "tab-intervention-dose",
-        "tab-probe-grouped",
-        "tab-probe-values",
-        "tab-phases",
-        "tab-switching",
-        "tab-brand-new",
-        "claims",
-    ] {
+    for table in "tab-intervention-ladder tab-intervention-steps tab-intervention-dose tab-probe-grouped \
+        tab-probe-values tab-phases tab-switching tab-brand-new claims"
+        .split(' ')
+    {
         assert!(path.join("tables").join(table).with_extension("md").is_file(), "{table}");
     }
     assert!(!done.summary.contains("no rows for"), "{}", done.summary);

@@ -15,30 +15,16 @@ const REPORT: &str = env!("CARGO_BIN_EXE_report");
 struct Sweep {
     home: tempfile::TempDir,
     program: &'static str,
-    arguments: &'static [&'static str],
+    arguments: &'static str,
 }
 
-const MODES: &str = "zero,random_norm,mean,gaussian,resample,sibling,known_value,self_patch,skip,null_batch,null_seed";
 /// Six batches of eight problems.
-const INTERVENTIONS: &[&str] = &[
-    "fixtures/micro",
-    "--phase",
-    "sft",
-    "--problems",
-    "48",
-    "--batch",
-    "8",
-    "--draws",
-    "2",
-    "--threads",
-    "1",
-    "--modes",
-    MODES,
-];
-const PROBES: &[&str] = &["fixtures/micro", "--phase", "sft", "--problems", "48", "--batch", "8"];
+const INTERVENTIONS: &str = "fixtures/micro --phase sft --problems 48 --batch 8 --draws 2 --threads 1 --modes \
+    zero,random_norm,mean,gaussian,resample,sibling,known_value,self_patch,skip,null_batch,null_seed";
+const PROBES: &str = "fixtures/micro --phase sft --problems 48 --batch 8";
 
 impl Sweep {
-    fn new(program: &'static str, arguments: &'static [&'static str]) -> Self {
+    fn new(program: &'static str, arguments: &'static str) -> Self {
         Self { home: tempfile::tempdir().expect("a folder"), program, arguments }
     }
 
@@ -48,7 +34,7 @@ impl Sweep {
 
     fn command(&self, out: &str, more: &[&str]) -> Command {
         let mut command = Command::new(self.program);
-        command.args(self.arguments).args(more).arg("--out").arg(self.at(out));
+        command.args(self.arguments.split(' ')).args(more).arg("--out").arg(self.at(out));
         command.env_remove("SLURM_ARRAY_TASK_ID").env_remove("JOB_COMPLETION_INDEX");
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
@@ -95,7 +81,7 @@ fn rows(folder: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[track_caller]
-fn same(whole: &Path, merged: &Path, needed: &[&str]) {
+fn same(whole: &Path, merged: &Path, needed: &str) {
     let (whole, merged) = (rows(whole), rows(merged));
     let names = |rows: &[(String, Vec<u8>)]| rows.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
     let without: Vec<_> = merged.iter().filter(|(name, _)| whole.iter().any(|(other, _)| name == other)).collect();
@@ -103,12 +89,9 @@ fn same(whole: &Path, merged: &Path, needed: &[&str]) {
     for ((name, a), (_, b)) in whole.iter().zip(without) {
         assert!(a == b, "{name} differs");
     }
-    for name in needed {
-        assert!(
-            names(&whole).iter().any(|there| there == &format!("{name}-sft.parquet")),
-            "{name}: {:?}",
-            names(&whole)
-        );
+    let names = names(&whole);
+    for name in needed.split(' ').map(|name| format!("{name}-sft.parquet")) {
+        assert!(names.contains(&name), "{name}: {names:?}");
     }
 }
 
@@ -140,15 +123,8 @@ fn interventions_by_shards_are_those_of_one_process() {
     let shards = sweep.shards("merged/rows", 3, recipe);
     // Named in another order.
     done(&mut sweep.merge(&[2, 0, 1].map(|i: usize| shards[i].clone()), "merged/rows"));
-    let needed = [
-        "observations",
-        "latent_intervention",
-        "known_value",
-        "switch_benefit",
-        "activation_patching",
-        "head_patching",
-    ];
-    same(&sweep.at("whole/rows"), &sweep.at("merged/rows"), &needed);
+    let needed = "observations latent_intervention known_value switch_benefit activation_patching head_patching";
+    same(&sweep.at("whole/rows"), &sweep.at("merged/rows"), needed);
     let (whole, merged) = (tables(&sweep.at("whole/rows")), tables(&sweep.at("merged/rows")));
     assert!(!whole.is_empty() && whole == merged, "tables differ");
     // A shard is not written over.
@@ -165,19 +141,18 @@ fn interventions_by_shards_are_those_of_one_process() {
     sweep.done("one", &only);
     let second = sweep.shards("rounds", 6, &[&only[..], &["--decoded", &decoded]].concat());
     done(&mut sweep.merge(&second, "rounds"));
-    same(&sweep.at("one"), &sweep.at("rounds"), &["observations", "latent_intervention", "switch_benefit"]);
+    same(&sweep.at("one"), &sweep.at("rounds"), "observations latent_intervention switch_benefit");
     refused(&mut sweep.command("x", &["--decoded", &decoded]), &["--decoded is for shards"]);
-    refused(
-        &mut sweep.command("x", &["--decoded", &decoded, "--shard", "1/2", "--seed", "3"]),
-        &["setup.seed 0 there, 3 here"],
-    );
-    refused(&mut sweep.command("x", &["--decoded", &decoded, "--shard", "1/2", "--force"]), &["blocks"]);
+    for (flags, why) in [("--shard 1/2 --seed 3", "setup.seed 0 there, 3 here"), ("--shard 1/2 --force", "blocks")] {
+        let flags: Vec<&str> = flags.split(' ').collect();
+        refused(&mut sweep.command("x", &[&["--decoded", &decoded], &flags[..]].concat()), &[why]);
+    }
 }
 
 /// What is run on request: attribution, circuits, steering, a hook, and pairs of one's own.
 #[test]
 fn what_is_run_on_request_is_shared_too() {
-    let sweep = Sweep::new(INTERVENE, &["fixtures/micro", "--phase", "sft", "--problems", "40", "--batch", "8"]);
+    let sweep = Sweep::new(INTERVENE, "fixtures/micro --phase sft --problems 40 --batch 8");
     let recipe = sweep.at("recipe.toml");
     let few = "forms = [\"latents\"]\ncandidates = 40\npairs = 6\nblocks = 1\nsteps = 2\n";
     let text = format!(
@@ -190,12 +165,8 @@ fn what_is_run_on_request_is_shared_too() {
     let hooked =
         ["--hook", "blocks.2.attn.hook_z", "--heads", "0", "--draws", "1", "--modes", "zero,resample,self_patch"];
     for (name, arguments, files) in [
-        (
-            "measured",
-            &measured[..],
-            &["attribution_patching", "attributed_nodes", "circuits", "edge_pairs", "steering"][..],
-        ),
-        ("hooked", &hooked[..], &["hook_intervention", "hook_observations"][..]),
+        ("measured", &measured[..], "attribution_patching attributed_nodes circuits edge_pairs steering"),
+        ("hooked", &hooked[..], "hook_intervention hook_observations"),
     ] {
         let (whole, merged) = (format!("{name}/whole"), format!("{name}/merged"));
         sweep.done(&whole, &[arguments, &["--threads", "2"]].concat());
@@ -223,7 +194,7 @@ fn what_is_run_on_request_is_shared_too() {
         sweep.at("pairs/merged").join(format!("shard-{number}-of-3"))
     });
     done(&mut sweep.merge(&shards, "pairs/merged"));
-    same(&sweep.at("pairs/whole"), &sweep.at("pairs/merged"), &["pair_patching", "patched_pairs"]);
+    same(&sweep.at("pairs/whole"), &sweep.at("pairs/merged"), "pair_patching patched_pairs");
 }
 
 #[test]
@@ -234,11 +205,8 @@ fn probes_by_shards_are_those_of_one_process() {
     done(&mut sweep.merge(&shards, "decoded"));
     let decoded = sweep.at("decoded").display().to_string();
     sweep.done("merged", &["--decoded", &decoded]);
-    same(
-        &sweep.at("whole"),
-        &sweep.at("merged"),
-        &["accuracy", "outcomes", "traces", "entropy", "positions", "layer_probe"],
-    );
+    let needed = "accuracy outcomes traces entropy positions layer_probe";
+    same(&sweep.at("whole"), &sweep.at("merged"), needed);
     refused(&mut sweep.command("x", &["--shard", "1/2", "--only", "layer_probe"]), &["layer_probe", "without --shard"]);
     let one = shards[0].display().to_string();
     refused(&mut sweep.command("x", &["--decoded", &one]), &["decodes-sft is from one shard"]);
@@ -247,7 +215,7 @@ fn probes_by_shards_are_those_of_one_process() {
 
 #[test]
 fn what_is_not_one_whole_run_is_refused_by_name() {
-    let sweep = Sweep::new(INTERVENE, &["fixtures/micro", "--problems", "30", "--batch", "10", "--modes", "zero,skip"]);
+    let sweep = Sweep::new(INTERVENE, "fixtures/micro --problems 30 --batch 10 --modes zero,skip");
     let only = ["--only", "latent_intervention"];
     let sft = [&only[..], &["--phase", "sft"]].concat();
     let shards = sweep.shards("a", 3, &sft);
@@ -266,7 +234,12 @@ fn what_is_not_one_whole_run_is_refused_by_name() {
     }
     fs::copy("fixtures/micro/recipe.toml", home.join("recipe.toml")).expect("a recipe");
     let mut mixed = Command::new(INTERVENE);
-    mixed.arg(&home).args(&sweep.arguments[1..]).args(&sft).args(["--shard", "3/3", "--out"]).arg(sweep.at("d"));
+    mixed
+        .arg(&home)
+        .args(sweep.arguments.split(' ').skip(1))
+        .args(&sft)
+        .args(["--shard", "3/3", "--out"])
+        .arg(sweep.at("d"));
     done(&mut mixed);
     let mixed = [of(&[0, 1]), vec![sweep.at("d").join("shard-3-of-3")]].concat();
     refused(&mut sweep.merge(&mixed, "m"), &["observations-sft", "not from one run: setup.weights"]);
@@ -312,5 +285,5 @@ fn a_killed_shard_goes_on_and_the_merge_is_the_same() {
     refused(&mut sweep.merge(&shards, "merged"), &["not finished"]);
     sweep.done("merged", &[&second[..], &["--resume"]].concat());
     done(&mut sweep.merge(&shards, "merged"));
-    same(&sweep.at("whole"), &sweep.at("merged"), &["observations", "latent_intervention"]);
+    same(&sweep.at("whole"), &sweep.at("merged"), "observations latent_intervention");
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use switchyard::schema::SweepRow;
@@ -11,38 +12,17 @@ use super::common::run_files::assert_same;
 use crate::common::programs::text_of;
 
 /// Every phase of every method that leaves a checkpoint.
-const PHASES: [&str; 25] = [
-    "base",
-    "text_cot_grpo",
-    "boundary",
-    "sft",
-    "grpo",
-    "brevity",
-    "no_cot",
-    "icot",
-    "pause",
-    "coconut",
-    "coconut_pause",
-    "coconut_no_thought",
-    "coconut_no_curriculum",
-    "simcot",
-    "codi",
-    "codi_fixed",
-    "colar",
-    "swireasoning",
-    "soft_thinking",
-    "soft_grpo",
-    "hrpo_start",
-    "hrpo",
-    "latent_sft",
-    "latent_grpo",
-    "fixed_embedding",
-];
+const PHASES: &str = "base text_cot_grpo boundary sft grpo brevity no_cot icot pause coconut coconut_pause coconut_no_thought \
+    coconut_no_curriculum simcot codi codi_fixed colar swireasoning soft_thinking soft_grpo hrpo_start hrpo latent_sft latent_grpo \
+    fixed_embedding";
 /// Those without training.
 const TRAINING_FREE: [&str; 3] = ["swireasoning", "soft_thinking", "hrpo_start"];
-
 /// Those that train more than the decoder.
 const WITH_HEADS: [&str; 4] = ["codi", "colar", "hrpo_start", "hrpo"];
+
+fn phases() -> impl Iterator<Item = &'static str> {
+    PHASES.split_whitespace()
+}
 
 /// What a phase's `result.json` holds of its evaluation.
 fn accuracy_of(out: &Path, phase: &str) -> f64 {
@@ -66,23 +46,28 @@ fn train_on(out: &Path, threads: &str) -> Command {
 }
 
 fn weights(out: &Path) -> Vec<Vec<u8>> {
-    let file = |phase: &&str, name: &str| -> PathBuf { out.join(phase).join("checkpoint").join(name) };
-    let bytes = |phase: &&str| {
+    let file = |phase: &str, name: &str| -> PathBuf { out.join(phase).join("checkpoint").join(name) };
+    let bytes = |phase: &str| {
         let mut bytes = std::fs::read(file(phase, "model.safetensors")).unwrap_or_else(|e| panic!("{phase}: {e}"));
         let heads = file(phase, "heads.safetensors");
-        assert_eq!(heads.exists(), WITH_HEADS.contains(phase), "{}", heads.display());
+        assert_eq!(heads.exists(), WITH_HEADS.contains(&phase), "{}", heads.display());
         bytes.extend(std::fs::read(heads).unwrap_or_default());
         bytes
     };
-    PHASES.iter().map(bytes).collect()
+    phases().map(bytes).collect()
 }
 
-/// A finished run that nothing disturbed, and how long it took.
-fn undisturbed(out: &Path) -> Duration {
-    let started = std::time::Instant::now();
-    let output = train(out).output().expect("train runs");
-    assert!(output.status.success(), "{}", text_of(&output));
-    started.elapsed()
+/// A finished run that nothing disturbed, and how long it took: trained once, and only read by tests.
+fn undisturbed() -> &'static (PathBuf, Duration) {
+    static RUN: OnceLock<(PathBuf, Duration)> = OnceLock::new();
+    RUN.get_or_init(|| {
+        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("undisturbed");
+        let _ = std::fs::remove_dir_all(&out);
+        let started = std::time::Instant::now();
+        let output = train(&out).output().expect("train runs");
+        assert!(output.status.success(), "{}", text_of(&output));
+        (out, started.elapsed())
+    })
 }
 
 /// Kills a run, resumes it, and so on until it is finished; how many kills that were. Each life is a little longer than the
@@ -113,7 +98,7 @@ fn killed_until_finished(out: &Path, whole_time: Duration, first: Duration) -> u
 
 /// Weights first, because they say which phase it was.
 fn assert_undamaged(whole: &Path, broken: &Path, kills: usize) {
-    for (phase, (a, b)) in PHASES.iter().zip(weights(whole).iter().zip(&weights(broken))) {
+    for (phase, (a, b)) in phases().zip(weights(whole).iter().zip(&weights(broken))) {
         assert!(a == b, "{phase}: weights differ after {kills} kills");
     }
     assert_same(whole, broken, &format!("{kills} kills"));
@@ -122,27 +107,26 @@ fn assert_undamaged(whole: &Path, broken: &Path, kills: usize) {
 #[test]
 fn killed_and_resumed_is_bit_identical_to_uninterrupted() {
     let temp = tempfile::tempdir().expect("a temporary folder");
-    let (whole, broken) = (temp.path().join("whole"), temp.path().join("broken"));
-    let whole_time = undisturbed(&whole);
-    let kills = killed_until_finished(&broken, whole_time, whole_time / 10);
+    let (whole, whole_time) = undisturbed();
+    let broken = temp.path().join("broken");
+    let kills = killed_until_finished(&broken, *whole_time, *whole_time / 10);
     assert!(kills >= 3, "only {kills} kills: the test would show nothing");
     println!("killed {kills} times");
-    assert_undamaged(&whole, &broken, kills);
+    assert_undamaged(whole, &broken, kills);
 }
 
 #[test]
 #[ignore = "nine minutes"]
 fn two_hundred_kills_at_any_moment_cost_nothing() {
     let temp = tempfile::tempdir().expect("a temporary folder");
-    let whole = temp.path().join("whole");
-    let whole_time = undisturbed(&whole);
+    let (whole, whole_time) = undisturbed();
     let (mut kills, mut runs) = (0, 0);
     while kills < 200 {
         let broken = temp.path().join(format!("broken-{runs}"));
         // Other moments in every run.
-        let in_this = killed_until_finished(&broken, whole_time, whole_time / 10 + whole_time / 170 * (runs % 17));
+        let in_this = killed_until_finished(&broken, *whole_time, *whole_time / 10 + *whole_time / 170 * (runs % 17));
         assert!(in_this > 0, "nothing was killed in run {runs}");
-        assert_undamaged(&whole, &broken, in_this);
+        assert_undamaged(whole, &broken, in_this);
         std::fs::remove_dir_all(&broken).expect("removed");
         (kills, runs) = (kills + in_this, runs + 1);
         println!("{kills} kills in {runs} runs, whole in {:.1} s", whole_time.as_secs_f64());
@@ -151,20 +135,11 @@ fn two_hundred_kills_at_any_moment_cost_nothing() {
 
 #[test]
 fn smoke_leaves_every_artefact() {
-    let temp = tempfile::tempdir().expect("a temporary folder");
-    let out = temp.path().join("run");
-    let output = train(&out).output().expect("train runs");
-    assert!(output.status.success(), "{}", text_of(&output));
-    for phase in PHASES {
-        for file in [
-            "result.json",
-            "metrics.parquet",
-            "metrics.csv",
-            "traces.jsonl",
-            "checkpoint/config.json",
-            "checkpoint/tokenizer.json",
-            "checkpoint/README.md",
-        ] {
+    let out = &undisturbed().0;
+    const FILES: &str = "result.json metrics.parquet metrics.csv traces.jsonl checkpoint/config.json checkpoint/tokenizer.json \
+        checkpoint/README.md";
+    for phase in phases() {
+        for file in FILES.split_whitespace() {
             if TRAINING_FREE.contains(&phase) && file.starts_with("metrics") {
                 continue;
             }
@@ -173,14 +148,9 @@ fn smoke_leaves_every_artefact() {
         }
     }
     let read = |file: &str| std::fs::read_to_string(out.join(file)).expect("a text file");
-    for file in [
-        "grpo_step2/checkpoint/reasoning.json",
-        "recipe.toml",
-        "manifest.json",
-        "summary.md",
-        "annotate/tagged.jsonl",
-        "annotate/entropies.parquet",
-    ] {
+    const WHOLE: &str = "grpo_step2/checkpoint/reasoning.json recipe.toml manifest.json summary.md annotate/tagged.jsonl \
+        annotate/entropies.parquet";
+    for file in WHOLE.split_whitespace() {
         assert!(out.join(file).exists(), "{file} is missing");
     }
     let (card, recipe) = (read("sft/checkpoint/README.md"), read("recipe.toml"));
@@ -197,7 +167,7 @@ fn smoke_leaves_every_artefact() {
     ] {
         assert!(card.contains(part), "`{part}` is not in {card}");
     }
-    assert!(!card.contains(temp.path().to_str().expect("a path")), "a folder of this machine: {card}");
+    assert!(!card.contains(out.to_str().expect("a path")), "a folder of this machine: {card}");
     // The invariant of GRPO's first inner epoch, as logged by the run itself.
     for phase in ["grpo", "soft_grpo", "hrpo", "latent_grpo"] {
         let rows = switchyard::store::read_flat(&out.join(phase).join("metrics.parquet")).expect("rows");
@@ -208,23 +178,20 @@ fn smoke_leaves_every_artefact() {
         assert!(learnt, "{phase}: no group with variance");
     }
     // Whoever opens a checkpoint decodes it as `train` did: text, with the recurrence, with a fixed embedding.
-    for phase in PHASES {
-        let study = switchyard::study::Study::open(&out, phase, None, 0).expect("a checkpoint");
+    for phase in phases() {
+        let study = switchyard::study::Study::open(out, phase, None, 0).expect("a checkpoint");
         let (scores, _) = study.decoded().expect("decodes");
         assert_eq!(scores.accuracy.value, accuracy_of(&out, phase), "{phase}: `train` and `probe` disagree");
     }
     // A second run into the same folder is refused.
-    let again = train(&out).output().expect("train runs");
+    let again = train(out).output().expect("train runs");
     assert_eq!(again.status.code(), Some(2));
     assert!(text_of(&again).contains("--resume"), "{}", text_of(&again));
     // So is going on with another number of threads: its results would be another's.
-    let other = train_on(&out, "3").arg("--resume").output().expect("train runs");
+    let other = train_on(out, "3").arg("--resume").output().expect("train runs");
     assert_eq!(other.status.code(), Some(2));
-    let said = text_of(&other);
-    assert!(
-        said.contains("threads was 2, now 3") && said.contains("--threads") && said.contains("manifest.json"),
-        "{said}"
-    );
+    let (said, parts) = (text_of(&other), ["threads was 2, now 3", "--threads", "manifest.json"]);
+    assert!(parts.iter().all(|part| said.contains(part)), "{said}");
     let manifest = std::fs::read_to_string(out.join("manifest.json")).expect("the manifest");
     let manifest: serde_json::Value = serde_json::from_str(&manifest).expect("JSON");
     assert_eq!(
@@ -332,28 +299,21 @@ fn a_branch_takes_over_what_is_the_same_and_trains_the_rest() {
         manifest["taken"].as_object().map(|all| all.keys().cloned().collect()).unwrap_or_default()
     };
     // Another start inside phase 2, another learning rate, another budget of visible tokens: each as if trained alone.
-    let branches: [(&str, &[&str], &[&str]); 4] = [
-        (
-            "same",
-            &["--set", "grpo.from_step=2", "--set", "grpo.keep_every=1"],
-            &["base", "annotate", "boundary", "sft", "grpo_start", "grpo"],
-        ),
-        ("start", &["--set", "grpo.from_step=4"], &["base", "annotate", "boundary", "sft"]),
-        (
-            "rate",
-            &["--set", "grpo.from_step=2", "--set", "grpo.learning_rate=1e-3"],
-            &["base", "annotate", "boundary", "sft", "grpo_start"],
-        ),
-        (
-            "budget",
-            &["--set", "grpo.from_step=0", "--set", "evaluation.max_new_tokens=9"],
-            &["base", "annotate", "boundary", "sft"],
-        ),
+    let branches = [
+        ("same", "grpo.from_step=2 grpo.keep_every=1", "base annotate boundary sft grpo_start grpo"),
+        ("start", "grpo.from_step=4", "base annotate boundary sft"),
+        ("rate", "grpo.from_step=2 grpo.learning_rate=1e-3", "base annotate boundary sft grpo_start"),
+        ("budget", "grpo.from_step=0 evaluation.max_new_tokens=9", "base annotate boundary sft"),
     ];
     for (name, set, expected) in branches {
-        let alone = format!("{name}-alone");
-        finished(&alone, set);
-        let said = finished(name, &[set, &["--from", &trunk]].concat());
+        let expected: Vec<&str> = expected.split(' ').collect();
+        let set: Vec<&str> = set.split(' ').flat_map(|set| ["--set", set]).collect();
+        // The trunk has the settings of `same`.
+        let alone = if name == "same" { "trunk".to_owned() } else { format!("{name}-alone") };
+        if name != "same" {
+            finished(&alone, &set);
+        }
+        let said = finished(name, &[&set[..], &["--from", &trunk]].concat());
         assert_eq!(taken(name), expected, "{name}: {said}");
         assert_eq!(said.matches(": reused from").count(), expected.len(), "{said}");
         for phase in ["base", "boundary", "sft", "grpo"] {
@@ -475,22 +435,16 @@ fn evasion_trains_on_the_organism_alone() {
 fn an_evaluation_cut_short_leaves_no_result_and_is_done_again() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let (whole, broken) = (temp.path().join("whole"), temp.path().join("broken"));
-    let only = [
-        "--only",
-        "base",
-        "--set",
-        "base.steps=5",
-        "--set",
-        "evaluation.problems=4000",
-        "--set",
-        "base.annotator_accuracy=0",
-    ];
-    assert!(train(&whole).args(only).output().expect("train runs").status.success());
+    let only: Vec<&str> =
+        "--only base --set base.steps=5 --set evaluation.problems=4000 --set base.annotator_accuracy=0"
+            .split(' ')
+            .collect();
+    assert!(train(&whole).args(&only).output().expect("train runs").status.success());
     let mut interrupted = 0;
     // The evaluation begins when the checkpoint is written; Ctrl-C a little later each time.
     for life in 0..40 {
         let mut command = train(&broken);
-        command.args(only).stdout(Stdio::null()).stderr(Stdio::null());
+        command.args(&only).stdout(Stdio::null()).stderr(Stdio::null());
         if broken.join("recipe.toml").exists() {
             command.arg("--resume");
         }
@@ -512,7 +466,7 @@ fn an_evaluation_cut_short_leaves_no_result_and_is_done_again() {
     }
     assert!(interrupted > 0, "no evaluation was interrupted: the test would show nothing");
     println!("{interrupted} evaluations were interrupted");
-    assert!(train(&broken).args(only).arg("--resume").output().expect("train runs").status.success());
+    assert!(train(&broken).args(&only).arg("--resume").output().expect("train runs").status.success());
     assert_eq!(accuracy_of(&broken, "base"), accuracy_of(&whole, "base"));
 }
 

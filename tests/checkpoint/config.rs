@@ -34,7 +34,7 @@ fn rope_theta_is_read_from_every_place() {
         assert_eq!(config(&with(bare.clone(), place, plain(5e5))).rope_theta, 5e5, "{place}");
         assert_eq!(config(&with(bare.clone(), place, json!({ "rope_theta": 5e5 }))).rope_theta, 5e5, "{place}");
         let both = with(qwen3_json(), place, plain(5e5));
-        assert_names(&message(ModelConfig::from_json(&both, "c")), &["rope_theta", place, "500000", "1000000"]);
+        fails(ModelConfig::from_json(&both, "c"), &["rope_theta", place, "500000", "1000000"]);
     }
     let twice = with(with(bare, "rope_scaling", plain(5e5)), "rope_parameters", plain(5e5));
     assert_eq!(config(&twice).rope_theta, 5e5);
@@ -78,7 +78,7 @@ fn gpt2_has_keys_and_defaults_of_its_own() {
     let shape = (named.hidden_size, named.num_attention_heads, named.head_dim, named.intermediate_size);
     assert_eq!((shape, named.num_hidden_layers, named.max_position_embeddings), ((48, 6, 8, 192), 3, 32));
     let twice = with(gpt2_json(), "num_attention_heads", json!(2));
-    assert_names(&message(ModelConfig::from_json(&twice, "c")), &["c: ", "num_attention_heads", "`n_head`"]);
+    fails(ModelConfig::from_json(&twice, "c"), &["c: ", "num_attention_heads", "`n_head`"]);
     for (key, wrong) in [
         ("quantization_config", json!({ "bits": 4 })),
         ("activation_function", json!("relu")),
@@ -88,7 +88,7 @@ fn gpt2_has_keys_and_defaults_of_its_own() {
         ("n_head", json!(5)),
         ("architectures", json!(["GPT2ForSequenceClassification"])),
     ] {
-        assert_names(&message(ModelConfig::from_json(&with(gpt2_json(), key, wrong), "c")), &["c: ", key]);
+        fails(ModelConfig::from_json(&with(gpt2_json(), key, wrong), "c"), &["c: ", key]);
     }
 }
 
@@ -158,10 +158,10 @@ fn qwen2_has_biases_and_a_window_only_where_it_is_turned_on() {
         ),
         (with(with(bare, "max_window_layers", json!(0)), "sliding_window", json!(0)), ["sliding_window", "at least 1"]),
     ] {
-        assert_names(&message(ModelConfig::from_json(&value, "c")), &parts);
+        fails(ModelConfig::from_json(&value, "c"), &parts);
     }
     let value = with(qwen2_json(), "hidden_size", json!(34));
-    assert_names(&message(ModelConfig::from_json(&value, "c")), &["hidden_size", "34", "4"]);
+    fails(ModelConfig::from_json(&value, "c"), &["hidden_size", "34", "4"]);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn gemma_has_defaults_and_an_activation_of_its_own() {
         [("hidden_act", "silu"), ("hidden_activation", "relu"), ("hidden_activation", "gelu"), ("model_type", "gemma3")]
     {
         let value = with(gemma_json(), key, json!(wrong));
-        assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", key, wrong]);
+        fails(ModelConfig::from_json(&value, "c"), &["c: ", key, wrong]);
     }
 }
 
@@ -202,10 +202,10 @@ fn gemma2_has_caps_a_window_and_four_norms_a_block() {
         ("query_pre_attn_scalar", json!(-1)),
         ("use_bidirectional_attention", json!(true)),
     ] {
-        assert_names(&message(ModelConfig::from_json(&with(gemma2_json(), key, wrong), "c")), &["c: ", key]);
+        fails(ModelConfig::from_json(&with(gemma2_json(), key, wrong), "c"), &["c: ", key]);
     }
     let value = with(llama_json(), "final_logit_softcapping", json!(30.0));
-    assert_names(&message(ModelConfig::from_json(&value, "c")), &["final_logit_softcapping", "30"]);
+    fails(ModelConfig::from_json(&value, "c"), &["final_logit_softcapping", "30"]);
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn olmo2_has_its_norms_behind_and_over_all_heads() {
     bare.as_object_mut().map(|m| ["rms_norm_eps", "eos_token_id"].map(|key| m.remove(key)));
     assert_eq!((config(&bare).rms_norm_eps, config(&bare).eos_token_ids), (1e-5, vec![50_279]));
     let value = with(olmo2_json(), "sliding_window", json!(4096));
-    assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "sliding_window", "4096"]);
+    fails(ModelConfig::from_json(&value, "c"), &["c: ", "sliding_window", "4096"]);
 }
 
 #[test]
@@ -287,9 +287,9 @@ fn a_mistral_has_defaults_and_a_window_of_its_own() {
         assert_eq!(config(&found.to_json("float32")), found);
     }
     let value = with(mistral_json(), "sliding_window", json!(0));
-    assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "sliding_window", "0"]);
+    fails(ModelConfig::from_json(&value, "c"), &["c: ", "sliding_window", "0"]);
     let value = with(mistral_json(), "layer_types", json!(["sliding_attention", "sliding_attention"]));
-    assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "layer_types", "no window"]);
+    fails(ModelConfig::from_json(&value, "c"), &["c: ", "layer_types", "no window"]);
 }
 
 #[test]
@@ -320,12 +320,12 @@ fn unsupported_settings_are_refused_by_name() {
             "rope_type" => with(qwen3_json(), "rope_scaling", json!({ "rope_type": "dynamic", "factor": 4.0 })),
             _ => with(qwen3_json(), key, found),
         };
-        assert_names(&message(ModelConfig::from_json(&value, "some/config.json")), &["some/config.json", key]);
+        fails(ModelConfig::from_json(&value, "some/config.json"), &["some/config.json", key]);
     }
     for kind in ["dynamic", "longrope", "mrope"] {
         let value =
             with(llama_json(), "rope_parameters", json!({ "rope_type": kind, "rope_theta": 1e4, "factor": 2.0 }));
-        assert_names(&message(ModelConfig::from_json(&value, "c")), &["rope_parameters.rope_type", kind]);
+        fails(ModelConfig::from_json(&value, "c"), &["rope_parameters.rope_type", kind]);
     }
     for (kind, key, wrong) in
         [("linear", "factor", 0.5), ("yarn", "beta_slow", 40.0), ("yarn", "attention_factor", -1.0)]
@@ -333,14 +333,14 @@ fn unsupported_settings_are_refused_by_name() {
         let mut rope = json!({ "rope_type": kind, "factor": 2.0 });
         rope[key] = json!(wrong);
         let value = with(qwen3_json(), "rope_scaling", rope);
-        assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", kind, key]);
+        fails(ModelConfig::from_json(&value, "c"), &["c: ", kind, key]);
     }
     let value = with(llama_json(), "sliding_window", json!(4096));
-    assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", "sliding_window", "4096"]);
+    fails(ModelConfig::from_json(&value, "c"), &["c: ", "sliding_window", "4096"]);
     let value = with(llama_json(), "mlp_bias", json!(true));
-    assert_names(&message(ModelConfig::from_json(&value, "c")), &["mlp_bias"]);
+    fails(ModelConfig::from_json(&value, "c"), &["mlp_bias"]);
     let value = with(llama_json(), "rope_theta", json!(1e4));
-    assert_names(&message(ModelConfig::from_json(&value, "c")), &["rope_theta", "10000", "500000"]);
+    fails(ModelConfig::from_json(&value, "c"), &["rope_theta", "10000", "500000"]);
 }
 
 #[test]
@@ -416,10 +416,7 @@ fn every_key_of_transformers_configurations_is_known() {
     }
     assert!(unknown.is_empty(), "neither read nor refused nor neutral: {unknown:#?}");
     for base in bases {
-        assert_names(
-            &message(ModelConfig::from_json(&with(base.clone(), "is_causal", json!(false)), "c")),
-            &["is_causal"],
-        );
+        fails(ModelConfig::from_json(&with(base.clone(), "is_causal", json!(false)), "c"), &["is_causal"]);
         config(&with(base, "is_causal", json!(true)));
     }
 }

@@ -129,6 +129,12 @@ pub fn message<T>(result: Result<T>) -> String {
     text
 }
 
+/// An error of one line that has all of this.
+#[track_caller]
+pub fn fails<T>(result: Result<T>, parts: &[&str]) {
+    assert_names(&message(result), parts);
+}
+
 #[track_caller]
 pub fn assert_names(text: &str, parts: &[&str]) {
     for part in parts {

@@ -8,8 +8,11 @@
 //! | L3H0 | the decoy: at `#` it looks at the last latent, copies its state to where nothing reads | looks, is not used |
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use switchyard::calibration::known::{self, Built};
+use switchyard::experiments::edge_attribution::{self, Config};
+use switchyard::schema::{CircuitRow, EdgeRow, Form};
 use switchyard::study::Study;
 
 use super::known::{Purpose, of};
@@ -24,6 +27,19 @@ pub const COUNTS: usize = known::COUNTS;
 /// A study of a model with the decoy.
 pub fn study(which: Purpose, n: usize, seed: u64) -> Study {
     of(&Built { decoy: Some(DECOY), ..Built::new(which) }, n, seed)
+}
+
+/// Edges and circuits of the working model with the decoy and one latent step: two gates one behind the other hide the writer from a
+/// few steps of integrated gradients.
+pub fn one_step_circuit() -> &'static (Vec<EdgeRow>, Vec<CircuitRow>) {
+    static FOUND: OnceLock<(Vec<EdgeRow>, Vec<CircuitRow>)> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        let (file, _folder) = pair_file(5);
+        let study = of(&Built { decoy: Some(DECOY), reads: 1, exit: 1, ..Built::new(Purpose::Working) }, 10, 5);
+        let forms = vec![Form::Latents];
+        let config = Config { pairs_file: Some(file), forms, pairs: 12, steps: 200, random: 10, ..Config::default() };
+        edge_attribution::rows(&study, &config).expect("rows")
+    })
 }
 
 /// Pairs of prompts that differ in the digit: `a b s v :` against `a b s w :`.

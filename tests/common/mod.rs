@@ -2,9 +2,13 @@
 #![allow(dead_code)]
 
 pub mod circuit_models;
+pub mod explorer;
 pub mod known;
 pub mod programs;
 pub mod run_files;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
 use switchyard::model::config::{Family, ModelConfig};
@@ -15,6 +19,28 @@ use switchyard::text::Vocabulary;
 #[ctor::ctor]
 fn start_in_checkout() {
     std::env::set_current_dir(switchyard::store::CHECKOUT).expect("the checkout exists");
+}
+
+/// The folder of real benchmark files, `SWITCHYARD_DATA` or `shared/data` next to the checkout; without it, prints what is skipped.
+pub fn real_data(what: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("SWITCHYARD_DATA").map_or_else(|| "../shared/data".into(), PathBuf::from);
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    println!("skipped {what}: no {}; set SWITCHYARD_DATA", folder.display());
+    None
+}
+
+/// How long this thread computed in `run`, whatever else the machine does; wall time where Linux's count is missing.
+pub fn thread_time(run: impl FnOnce()) -> Duration {
+    let used = || {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+        text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
+    };
+    let (start, before) = (Instant::now(), used());
+    run();
+    let wall = start.elapsed();
+    used().zip(before).map_or(wall, |(after, before)| wall.min(after.saturating_sub(before)))
 }
 
 pub fn tiny_config(family: Family, tied: bool) -> ModelConfig {
