@@ -161,8 +161,9 @@ fn two_hundred_resamplings() {
             let (rate, flagged, n) = (*rate as f64 / 1e6, c.flagged, c.resamplings);
             println!("| {access} | {letters} | {rate} | {flagged:.4} | {}/{n} | {}/{n} |", c.recall, c.false_alarms);
         }
-        // Of false alarms the intervals hold less: problems of one program score alike, and these count problems.
-        assert!(found.values().all(|c| 10 * c.recall >= 9 * c.resamplings), "{folder}: {found:?}");
+        // On seen letters the intervals hold less: problems of one program score alike, and the intervals count problems.
+        let mut unseen = found.iter().filter(|((_, letters, _), _)| *letters == Letters::HeldOut).map(|(_, c)| c);
+        assert!(unseen.all(|c| 100 * c.recall.min(c.false_alarms) >= 85 * c.resamplings), "{folder}: {found:?}");
     }
 }
 
