@@ -109,7 +109,13 @@ impl Corpus {
         if recipe.task.is_none() {
             told.extend(leave_out_unsolved(recipe, &mut train)?);
             told.extend(remove_repeats(&train, &mut test));
-            test.truncate(recipe.evaluation.problems);
+            let (n, all) = (recipe.evaluation.problems, test.len());
+            if n < all && recipe.data.rows == 0 {
+                told.push(format!(
+                    "{n} of {all} problems are used: evaluation.problems of the recipe, or --problems, is {n}"
+                ));
+            }
+            test.truncate(n);
             told.extend(count_known_steps(&train, &test));
             told.extend(find_wrong_marks(test.iter().chain(&train)));
         } else {

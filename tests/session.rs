@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The answers to some lines.
 fn answers(lines: &[&[u8]]) -> Vec<Value> {
@@ -33,6 +33,7 @@ fn what_is_wrong_with_a_line_is_its_answer() {
     let file = folder.path().join("problems.jsonl");
     std::fs::write(&file, "{\"question\": \"<bos> a = 5 ; ? a :\", \"answer\": \"5\"}\n").expect("written");
     let many = format!(r#"{{"do": "intervene", "file": "{}", "draws": 99999999999}}"#, file.display());
+    let called = two("blocks.1.hook_resid_post@pos[-1]=call:0");
     let lines: [(&[u8], &str); 6] = [
         (br#"{"do": "about", "x": 1}"#, "unknown field `x`"),
         (many.as_bytes(), "settings.latent_intervention.draws must be at most"),
@@ -46,6 +47,9 @@ fn what_is_wrong_with_a_line_is_its_answer() {
     ];
     let asked: Vec<&[u8]> =
         lines.iter().map(|(line, _)| *line).chain([both.as_bytes(), b"{\"do\": \"about\"}"]).collect();
+    let failing: [&[u8]; 2] = [called.as_bytes(), b"{\"error\": \"no such function\"}"];
+    let held_out: [&[u8]; 1] = [br#"{"do": "problems", "problems": 3}"#];
+    let asked = [asked, failing.to_vec(), held_out.to_vec()].concat();
     let answers = answers(&asked);
     assert_eq!(answers.len(), asked.len());
     for ((line, says), answer) in lines.iter().zip(&answers) {
@@ -55,4 +59,15 @@ fn what_is_wrong_with_a_line_is_its_answer() {
     let hook = &answers[lines.len()]["ok"]["hooks"][0];
     assert_eq!((&hook["fired"], hook["rows"].to_string().as_str()), (&2.into(), "[1,1]"), "{hook}");
     assert!(answers[lines.len() + 1]["ok"]["layers"].is_number());
+    // A function of the client: the call, and the end of the request by the client's error.
+    let (call, end) = (&answers[lines.len() + 2]["call"], &answers[lines.len() + 3]["error"]);
+    assert_eq!(
+        [&call["position"], &call["shape"], &call["step"]],
+        [&json!(7), &json!([64]), &json!("prompt")],
+        "{call}"
+    );
+    assert!(end.as_str().is_some_and(|error| error.contains("no such function")), "{end}");
+    // The run's own problems, by its own recipe.
+    let held_out = &answers[lines.len() + 4]["ok"]["rows"];
+    assert!(held_out.as_array().is_some_and(|rows| rows.len() == 3 && rows[0]["steps"][0].is_object()), "{held_out}");
 }

@@ -40,7 +40,19 @@ class Live(unittest.TestCase):
         both = self.model.generate([PROMPT, OTHER], record="latent.hook_injected")
         alone = [self.model.generate(PROMPT, record="latent.hook_injected"), self.model.generate(OTHER)]
         self.assertEqual([run.text for run in both], [run.text for run in alone])
-        self.assertEqual(len(both[0].activations.ids), 2)
+        # Each run has its own row, without the positions of longer ones.
+        for run in both:
+            self.assertEqual(len(run.activations.ids), 1)
+            steps = run.activations.at("latent.hook_injected", "latent[*,*]")
+            places = [(block + 1, step + 1) for block, inside in enumerate(run.trace.blocks) for step in range(len(inside))]
+            self.assertEqual(list(steps), places)
+            self.assertEqual(run.activations["latent.hook_injected"].shape[1], len(places))
+            for (block, step), value in steps.items():
+                np.testing.assert_array_equal(value, run.activations.at("latent.hook_injected", f"latent[{block},{step}]"))
+        later = both[0].activations.at("latent.hook_injected", "latent[1,2..]")
+        self.assertTrue(later and all(block == 1 and step > 1 for block, step in later))
+        with self.assertRaisesRegex(ValueError, "there are 2 rows"):
+            self.model.cache([PROMPT, OTHER], "hook_embed").at("hook_embed", 0)
         one, first = (run.activations.at("latent.hook_injected", "latent[1,1]") for run in (both[0], alone[0]))
         np.testing.assert_allclose(one, first, atol=1e-5)
 
@@ -123,8 +135,12 @@ class Live(unittest.TestCase):
         for position, readings in enumerate(lens.layers[-1]):
             best = np.sort(p[position])[::-1][:3]
             np.testing.assert_allclose([value for _, value in readings], best, atol=1e-5)
-        self.assertEqual(len(lens.frame()), len(lens.layers) * len(lens.tokens) * 3)
-        self.assertIn("token", repr(lens))
+        if has("polars"):
+            self.assertEqual(lens.frame().shape, (len(lens.layers) * len(lens.tokens) * 3, 6))
+        self.assertIn("blocks.0", repr(lens).splitlines()[0])
+        self.assertIn(" ".join(repr(says) for says, _ in lens.layers[0][0]), repr(lens))
+        with self.assertRaisesRegex(IndexError, "no layer 14: this lens reads blocks.0"):
+            lens.top(14)
 
     def test_a_lens_is_chosen(self):
         texts = [PROMPT, OTHER]
@@ -207,6 +223,13 @@ class Live(unittest.TestCase):
         # The pairs differ there, and agree elsewhere.
         self.assertEqual((heat.tokens[1], heat.tokens[3]), ("a", "*"))
         self.assertNotIn("-0.00", heat._repr_html_())
+        self.assertIn("blocks.0", repr(heat))
+        with tempfile.TemporaryDirectory() as folder:
+            heat.save_svg(Path(folder) / "heat.svg")
+            self.assertIn("blocks.0</text>", (Path(folder) / "heat.svg").read_text())
+        if not has("matplotlib"):
+            with self.assertRaisesRegex(ImportError, "pip install matplotlib"):
+                heat.save_png("heat.png")
         if has("matplotlib"):
             with tempfile.TemporaryDirectory() as folder:
                 heat.save_png(Path(folder) / "heat.png")
@@ -227,20 +250,59 @@ class Live(unittest.TestCase):
         halved = self.model.cache(OTHER, "blocks.1.hook_resid_post", {"blocks.*.hook_mlp_out": lambda values: values / 2})
         scaled = self.model.cache(OTHER, "blocks.1.hook_resid_post", {"blocks.0.hook_mlp_out": "scale:0.5"})
         self.assertFalse(np.array_equal(halved["resid_post", 1], scaled["resid_post", 1]))
-        with self.assertRaisesRegex(ValueError, "one prompt"):
-            self.model.generate([PROMPT, OTHER], hooks={hook: lambda values: values})
         with self.assertRaisesRegex(ValueError, "returned shape"):
             self.model.generate(PROMPT, hooks={hook: lambda values: values[..., :1]})
+        for wrong, said in ((lambda values: None, "return the new value"), (lambda values: self.model.lens(OTHER), "another model"), (lambda values: 1 / 0, "division")):
+            with self.assertRaisesRegex((TypeError, RuntimeError, ZeroDivisionError), said):
+                self.model.generate(PROMPT, hooks={hook: wrong})
+        with self.assertRaisesRegex(RuntimeError, "axis counts keys"):
+            self.model.generate(PROMPT, hooks={"blocks.0.attn.hook_pattern": lambda values: values})
 
         clean, corrupt = "<bos> a = 1 ; ? a : #", "<bos> a = 2 ; ? a : #"
         one, two = (self.model.cache(prompt, "hook_embed").ids[0][3] for prompt in (clean, corrupt))
         heat = self.model.patch(clean, corrupt, lambda logits: logits[-1, one] - logits[-1, two])
         self.assertEqual(heat.values.shape, (self.model.about["layers"], 9))
+        self.assertEqual((heat.title, heat.places[3]), ("metric", "pos[3]"))
         # Before the prompts differ nothing is restored; the last state is all of it.
         np.testing.assert_allclose(heat.values[:, :3], 0.0, atol=1e-4)
         self.assertAlmostEqual(heat.values[-1, -1], 1.0, places=3)
         with self.assertRaisesRegex(ValueError, "no difference"):
             self.model.patch(clean, corrupt, lambda logits: 0.0)
+
+    def test_a_function_gets_the_value_of_the_changed_run(self):
+        hooks = ["blocks.1.hook_resid_post@latent[*,*]", "blocks.0.hook_mlp_out", "blocks.1.attn.hook_z[head=0,3]@latent[*,2..]", "latent.hook_injected"]
+        points, prompts = "blocks.*.hook_resid_post", [PROMPT, OTHER]
+
+        def runs(change):
+            return self.model.generate(prompts, hooks={hook: change for hook in hooks} if change else None, record=points)
+
+        for native, function in (("scale:0.05", lambda values: 0.05 * values), (None, lambda values: values)):
+            for one, other in zip(runs(native), runs(function)):
+                self.assertEqual((one.tokens, len(one.trace.latents)), (other.tokens, len(other.trace.latents)))
+                for name, array in one.activations.items():
+                    np.testing.assert_allclose(array, other.activations[name], atol=1e-5)
+        cached = [self.model.cache(prompts, points, {hooks[1]: change}, logits=True) for change in ("scale:0.05", lambda values: 0.05 * values)]
+        np.testing.assert_allclose(cached[0]["logits"], cached[1]["logits"], atol=1e-5)
+        # The changed run has blocks that the unchanged one lacks.
+        more = {"blocks.2.hook_resid_post@latent[*,2..]": lambda values: 0.05 * values}
+        problems = self.model.problems(20)
+        questions = [f"<bos> {problem['question']}" for problem in problems]
+        counts = [[len(run.trace.blocks) for run in self.model.generate(questions, hooks=change)] for change in (None, more)]
+        self.assertTrue(any(after > before for before, after in zip(*counts)), counts)
+        scaled = self.model.intervene(problems, hooks={hook: "scale:0.05" for hook in more}, like="micro")
+        called = self.model.intervene(problems, hooks=more, like="micro")
+        self.assertAlmostEqual(called[0]["changed.value"], scaled[1]["accuracy.value"])
+
+    def test_a_run_brings_its_recipe_and_problems(self):
+        problems = self.model.problems(40)
+        self.assertEqual((len(problems), set(problems[0])), (40, {"id", "question", "answer", "solution", "steps"}))
+        with sy.load(MODEL.parents[1], phase="sft") as model:
+            for rows in (model.intervene(problems, modes=["zero"]), self.model.intervene(problems, modes=["zero"])):
+                self.assertEqual(rows, self.model.intervene(problems, modes=["zero"], like="micro"))
+                self.assertEqual(rows[0]["accuracy.n"], 40)
+                self.assertGreater(rows[0]["accuracy.value"], 0.8)
+        with self.assertWarnsRegex(UserWarning, "1 of 3 held-out problems repeat"):
+            self.model.intervene(problems[:2] + problems[:1], modes=["zero"])
 
     def test_interventions_name_what_they_skip(self):
         problems = [
@@ -267,8 +329,11 @@ class Live(unittest.TestCase):
         rows = self.model.intervene(problems, hooks={hook: zeroed}, like="micro")
         done = self.model.intervene(problems, hooks={hook: "zero"}, like="micro")
         self.assertEqual((rows[0]["change"], rows[0]["difference.n"]), ("zeroed", 7))
-        self.assertAlmostEqual(rows[0]["normal"], done[0]["accuracy.value"])
-        self.assertAlmostEqual(rows[0]["changed"], done[1]["accuracy.value"])
+        for name, native in (("normal", done[0]["accuracy.value"]), ("changed", done[1]["accuracy.value"])):
+            self.assertAlmostEqual(rows[0][f"{name}.value"], native)
+        for key in ("low", "high"):
+            self.assertEqual(rows[0][f"difference.{key}"], done[1][f"accuracy_change.{key}"])
+        self.assertEqual({type(value) for value in rows[0].values()}, {str, int, float})
         self.assertLessEqual(rows[0]["difference.low"], rows[0]["difference.value"])
         # A metric of one's own, of a change by its text.
         asked = []

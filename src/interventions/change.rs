@@ -9,6 +9,7 @@ use std::str::FromStr;
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::call::client;
 use super::heads::Heads;
 use super::values::Values;
 use super::{Acts, InterventionAbout, all};
@@ -35,6 +36,8 @@ pub enum InterventionSpec {
     Named { about: &'static InterventionAbout, dose: Option<f64> },
     /// `add:FILE`, `swap:FILE`.
     File { adds: bool, path: PathBuf },
+    /// `call:N`: function N of a session's client.
+    Call(usize),
 }
 
 impl FromStr for Change {
@@ -85,6 +88,9 @@ impl FromStr for InterventionSpec {
         if let ("add" | "swap", Some(file)) = (name, argument.filter(|file| !file.is_empty())) {
             return Ok(Self::File { adds: name == "add", path: file.into() });
         }
+        if let ("call", Some(Ok(function))) = (name, argument.map(str::parse)) {
+            return Ok(Self::Call(function));
+        }
         let Some(about) = all().find(|about| about.name == name) else {
             let form = |about: &InterventionAbout| {
                 format!("{}{}", about.name, if about.doses.is_empty() { "" } else { ":NUMBER" })
@@ -111,6 +117,7 @@ impl fmt::Display for InterventionSpec {
             Self::Named { about, dose: None } => f.write_str(about.name),
             Self::Named { about, dose: Some(dose) } => write!(f, "{}:{dose}", about.name),
             Self::File { adds, path } => write!(f, "{}:{}", if *adds { "add" } else { "swap" }, path.display()),
+            Self::Call(function) => write!(f, "call:{function}"),
         }
     }
 }
@@ -172,6 +179,8 @@ pub struct ModelChange {
     pub intervention: InterventionSpec,
     /// Values of a file, with their hook point and its number of heads.
     pub(super) values: Vec<(HookPoint, usize, Values)>,
+    /// For a call: the shape of each point's value at one place, without the first axis.
+    pub(super) shapes: Vec<(HookPoint, Vec<usize>)>,
 }
 
 impl ModelChange {
@@ -184,14 +193,22 @@ impl ModelChange {
         intervention: InterventionSpec,
     ) -> Result<Self> {
         points.iter().try_for_each(|&point| heads.ensure_exist(point, config))?;
+        let mut shapes = vec![];
         let values = match &intervention {
             InterventionSpec::Named { about, dose } => {
                 points.iter().try_for_each(|&point| about.fits(point, *dose))?;
                 vec![]
             }
             InterventionSpec::File { path, .. } => Values::by_point(path, &points, config)?,
+            InterventionSpec::Call(_) => {
+                client()?;
+                for &point in &points {
+                    shapes.push((point, Values::axes(point, config)?.split_off(1)));
+                }
+                vec![]
+            }
         };
-        Ok(Self { name, points, heads, region, intervention, values })
+        Ok(Self { name, points, heads, region, intervention, values, shapes })
     }
 }
 

@@ -20,6 +20,7 @@ use anyhow::{Context, Result, ensure};
 use rand::RngCore;
 use serde::Serialize;
 
+use super::call::{FunctionCall, client};
 use super::change::{Change, InterventionSpec, ModelChange};
 use super::heads::Heads;
 use super::{Draw, LatentPlace, Material};
@@ -136,9 +137,19 @@ impl ModelChange {
                 let given = self.file_value(at)?;
                 Ok(Some(if *adds { old.iter().zip(given).map(|(a, b)| a + b).collect() } else { given }))
             }),
+            InterventionSpec::Call(function) => Box::new(|at, old| self.call(*function, at, old).map(Some)),
         };
         let Self { name, points, heads, region, .. } = self.clone();
         PreparedChange { name, points, heads, region, new_values }
+    }
+
+    /// The client's new value for a position.
+    fn call(&self, function: usize, at: &ChangePlace, values: &[f32]) -> Result<Vec<f32>> {
+        let inner = self.shapes.iter().find(|(point, _)| *point == at.point).map_or(&[][..], |(_, inner)| inner);
+        let shape = [&[values.len() / inner.iter().product::<usize>().max(1)], inner].concat();
+        let Place { row, position, step, .. } = *at.place;
+        let hook = at.point.to_string();
+        client()?(&FunctionCall { function, hook, row, position, step: step.to_string(), shape, values })
     }
 
     /// The value of its file for a position.

@@ -8,6 +8,7 @@
 //! [`crate::schema::At`]).
 
 mod bank;
+mod call;
 mod change;
 mod engine;
 mod heads;
@@ -17,6 +18,7 @@ mod values;
 use std::collections::BTreeMap;
 
 pub use bank::{Bank, latents};
+pub use call::{Client, FunctionCall, set_client};
 pub use change::{Change, InterventionSpec, ModelChange};
 pub use engine::{ChangeLog, ChangePlace, ChangeReport, Changes, Firings, PreparedChange};
 pub use heads::Heads;

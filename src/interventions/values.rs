@@ -30,19 +30,24 @@ impl Values {
     /// # Errors
     /// A file that cannot be read; a point whose last axis counts keys; as [`Self::new`].
     pub fn by_point(file: &Path, points: &[HookPoint], config: &ModelConfig) -> Result<Vec<(HookPoint, usize, Self)>> {
-        let axes = |point: &HookPoint| {
-            point.kind.tail(config).with_context(|| {
-                format!(
-                    "`{point}`: its last axis counts keys, which differ between runs; only zero and scale are defined there"
-                )
-            })
-        };
-        let axes: Vec<Vec<usize>> = points.iter().map(axes).collect::<Result<_>>()?;
+        let axes: Vec<Vec<usize>> = points.iter().map(|&point| Self::axes(point, config)).collect::<Result<_>>()?;
         let bytes = read_bytes(file, MOST_FILE).with_context(|| format!("{}: cannot read", file.display()))?;
         let of = |(&point, axes): (&HookPoint, &Vec<usize>)| {
             Ok((point, point.kind.heads(config).unwrap_or(1), Self::new(file, &bytes, &point.to_string(), axes)?))
         };
         points.iter().zip(&axes).map(of).collect()
+    }
+
+    /// The shape of a point's value at one place.
+    ///
+    /// # Errors
+    /// A point whose last axis counts keys.
+    pub fn axes(point: HookPoint, config: &ModelConfig) -> Result<Vec<usize>> {
+        point.kind.tail(config).with_context(|| {
+            format!(
+                "`{point}`: its last axis counts keys, which differ between runs; only zero and scale are defined there"
+            )
+        })
     }
 
     /// The tensor of a file for a hook point whose value at one place has shape `axes`: the one named like the point (with or without a

@@ -41,7 +41,7 @@ use crate::recipe::Evaluation;
 use crate::schema::{BlockOrigin, Identity};
 use decodes::{Decodes, decode_name};
 pub use normal::NormalRun;
-pub use open::{ProblemChoice, checkpoint, kept_checkpoints, phases};
+pub use open::{ProblemChoice, checkpoint, kept_checkpoints, phases, recipe_of};
 use staging::{Reading, StagedSolutions, logits, stage};
 use sweep::{Forkable, Sweep};
 pub use tagging::TaggedSolution;

@@ -119,7 +119,7 @@ pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Res
         let is_known = names().contains(&name);
         ensure!(is_known, "unknown mode `{written}`{}: there are {}", suggest(name, names()), names().join(", "));
         let InterventionSpec::Named { about, dose } = written.parse::<InterventionSpec>()? else {
-            bail!("mode `{written}`: values of a file need a --hook")
+            bail!("mode `{written}`: values of a file or a function need a --hook")
         };
         let doses = doses(about, dose);
         let (action, draws) = (Action::Replace(about), if about.random { draws } else { 1 });

@@ -108,6 +108,21 @@ pub(super) fn locate(run: &Path, recipe: &mut Recipe) -> Result<()> {
     Ok(())
 }
 
+/// The recipe of the run with this checkpoint (`<run>/<phase>/checkpoint`), with the paths of its problem files resolved unless other
+/// problems are used; `None` outside a run.
+///
+/// # Errors
+/// A malformed recipe; a problem file that does not exist.
+pub fn recipe_of(checkpoint: &Path, other_problems: bool) -> Result<Option<Recipe>> {
+    let run = checkpoint.parent().and_then(Path::parent).filter(|_| checkpoint.ends_with("checkpoint"));
+    let Some(run) = run.filter(|run| run.join("recipe.toml").is_file()) else { return Ok(None) };
+    let mut recipe = read_recipe(run)?;
+    if !other_problems {
+        locate(run, &mut recipe)?;
+    }
+    Ok(Some(recipe))
+}
+
 /// The recipe that a run was started with.
 ///
 /// # Errors

@@ -167,7 +167,7 @@ impl Intervene {
         let of = |holds: fn(&InterventionAbout) -> bool| {
             modes.iter().any(|mode| match mode.parse::<InterventionSpec>() {
                 Ok(InterventionSpec::Named { about, .. }) => holds(about),
-                Ok(InterventionSpec::File { .. }) => false,
+                Ok(InterventionSpec::File { .. } | InterventionSpec::Call(_)) => false,
                 // Rules and nulls read none of them; an unknown mode is refused later.
                 Err(_) => !names().contains(&mode.as_str()),
             })

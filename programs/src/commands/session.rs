@@ -1,13 +1,15 @@
 //! `probe session`: one loaded model, many requests, for notebooks (`python/src/switchyard/live.py`).
 //!
 //! A request is one line of JSON on standard input, its answer one line on standard output: `{"ok": …}` or `{"error": "…"}`,
-//! in the order of the requests. The session ends with its input, or with Ctrl-C.
+//! in the order of the requests. A change `call:N` prints `{"call": …}` for each position, which the next line answers: `{"values": […]}` or
+//! `{"error": "…"}`. The session ends with its input, or with Ctrl-C.
 
 mod verbs;
 
 use std::io::{BufRead, Read};
+use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,6 +21,7 @@ use super::lens::LensRequest;
 use super::pairs::PairsRequest;
 use super::request::Subject;
 use super::{ModelArgs, print};
+use switchyard::interventions::{FunctionCall, set_client};
 use switchyard::loading::Loaded;
 use switchyard::machine::Machine;
 use switchyard::model::HookPoint;
@@ -47,6 +50,8 @@ enum SessionRequest {
     /// The prompts of problems, and whether texts answer them.
     Problems(verbs::ProblemsVerb),
     Probe(verbs::ProbeVerb),
+    /// Intervals of a metric of unchanged and changed runs.
+    Compare(verbs::CompareVerb),
 }
 
 /// Parses one line of the input.
@@ -93,8 +98,8 @@ impl Session {
         self.machine.compute(|machine| {
             let room = Room::open(&self.model, machine)?;
             say(&format!("{}: loaded; one request per line", room.name));
-            let mut input = std::io::stdin().lock();
-            while let Some(line) = next_line(&mut input).context("standard input")? {
+            set_client(call_client);
+            while let Some(line) = read_line()? {
                 let answer = match line.len() {
                     _ if line.trim_ascii().is_empty() => continue,
                     0..=LONGEST_LINE => room.answer(&line, machine),
@@ -107,8 +112,33 @@ impl Session {
     }
 }
 
+/// The client's answer to a call.
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum CallAnswer {
+    Values(Vec<f32>),
+    Error(String),
+}
+
+/// Calls a function of the client and waits for its answer.
+fn call_client(call: &FunctionCall) -> Result<Vec<f32>> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    print(&format!("{}\n", json!({ "call": call })))?;
+    let line = read_line()?.context("the input ended in a call")?;
+    match serde_json::from_slice(&line).context("not an answer to a call")? {
+        CallAnswer::Values(values) => Ok(values),
+        CallAnswer::Error(why) => bail!("{why}"),
+    }
+}
+
 /// Bytes of a request, at most.
 const LONGEST_LINE: usize = 64 << 20;
+
+/// The next line of standard input, whose lock a call must find free.
+fn read_line() -> Result<Option<Vec<u8>>> {
+    next_line(&mut std::io::stdin().lock()).context("standard input")
+}
 
 /// The next line without its end; of a line that is too long only enough to detect it; `None` at the end of the input.
 fn next_line(input: &mut impl BufRead) -> std::io::Result<Option<Vec<u8>>> {
@@ -159,6 +189,7 @@ impl Room {
             SessionRequest::Pairs(asked) => self.pairs(&asked, machine),
             SessionRequest::Intervene(asked) => self.intervene(&asked, machine),
             SessionRequest::Probe(asked) => self.probe(&asked),
+            SessionRequest::Compare(asked) => asked.run(),
         }
     }
 

@@ -16,7 +16,7 @@ use switchyard::method::Recipe;
 use switchyard::names::suggest;
 use switchyard::progress::say;
 use switchyard::schema::GRPO_START;
-use switchyard::study::{ProblemChoice, Study, phases};
+use switchyard::study::{ProblemChoice, Study, phases, recipe_of};
 use switchyard::text::Fields;
 
 /// The default target: the committed checkpoints.
@@ -148,6 +148,11 @@ impl Targets {
                 "{target}: --phase names checkpoints of a run, and this is not a run folder"
             );
             let like = Recipe::like(self.like.as_deref().unwrap_or(LIKE))?;
+            if unnamed && adapter.is_none() && recipe_of(run, true)?.is_some() {
+                say(&format!(
+                    "{target}: decoded like {LIKE}, not by its run's recipe: name the run and --phase for that"
+                ));
+            }
             let study = Study::open_model(target, adapter.as_deref(), &like, &asked, machine)?.with_name(&name);
             studies.push(study.annotated_by(self.annotator.clone()));
         }

@@ -1,6 +1,8 @@
 """Files of `probe activations` and `probe generate --record` as a dictionary of arrays."""
 
+import copy
 import json
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -90,28 +92,83 @@ class Activations(Mapping):
     def __len__(self):
         return len(self._tensors)
 
-    def at(self, key, step, row=0):
-        """The value at one step of a row (`latent[1,2]`, `text[3]`), or at a true position if `step` is a number."""
+    def row(self, number):
+        """One row by itself, without the positions that only other rows have."""
+        own = copy.copy(self)
+        own.ids, own.lengths, own.steps = ([part[number]] for part in (self.ids, self.lengths, self.steps))
+        own._tensors, own.positions = {}, {}
+        for name, array in self._tensors.items():
+            positions = self._positions(name, number)
+            there = [at for at, position in enumerate(positions) if self._has(name, number, position)]
+            own.positions[name] = [positions[at] for at in there]
+            own._tensors[name] = array[number : number + 1].take(there, axis=2 if _is_attention(name) else 1)
+        return own
+
+    def _positions(self, name, row):
+        positions = self.positions[name]
+        # Counted from the rows' ends: a list for each row.
+        return positions[row] if positions and isinstance(positions[0], list) else positions
+
+    def _has(self, name, row, position):
+        """Whether a row has a value at a position; the others of its batch may have one there."""
+        steps = self.steps[row]
+        # The last token is drawn but not fed.
+        if position >= len(steps) - steps[-1].startswith("text"):
+            return False
+        step, (point, _, selection) = steps[position], name.partition("@")
+        if point.startswith("boundary.") and position + 1 < steps.count("prompt"):
+            return False
+        if point.startswith("latent.") or selection.startswith("latent"):
+            return _latent(selection or "latent[*,*]", step) is not None
+        return selection == step if selection.startswith(("text", "prompt")) else True
+
+    def at(self, key, step, row=None):
+        """The value at one step of a row (`latent[1,2]`, `text[3]`), or at a true position if `step` is a number.
+
+        `latent[*,*]`, `latent[1,*]` or `latent[*,2..]`: the values of all such steps that the row has, by (block, step). A file of several rows
+        needs `row`.
+        """
         name = self._name(key)
+        if row is None:
+            rows = len(self.ids or [None])
+            if rows > 1:
+                raise ValueError(f"there are {rows} rows: at({key!r}, {step!r}, row) names one")
+            row = 0
+        if isinstance(step, str) and re.search(r"\*|\.\.", step):
+            found = ((_latent(step, there), position) for position, there in enumerate(self.steps[row]))
+            recorded = self._positions(name, row)
+            return {place: self.at(name, position, row) for place, position in found if place and position in recorded}
         if not isinstance(step, str):
             position = step
         elif step in self.steps[row]:
             position = self.steps[row].index(step)
         else:
             raise KeyError(f"row {row} has no step {step}; it has {', '.join(dict.fromkeys(self.steps[row]))}")
-        positions = self.positions[name]
-        # Counted from the rows' ends: a list for each row.
-        positions = positions[row] if isinstance(positions[0], list) else positions
+        positions = self._positions(name, row)
         if position not in positions:
             raise KeyError(f"{name}: position {position} was not recorded")
         index = positions.index(position)
         array = self._tensors[name][row]
-        is_attention = name.partition("@")[0].endswith(("hook_attn_scores", "hook_pattern"))
-        return array[:, index] if is_attention else array[index]
+        return array[:, index] if _is_attention(name) else array[index]
 
     def with_new_names(self):
         """A plain dictionary under the names of TransformerLens 3 and later."""
         return {new_name(name): array for name, array in self._tensors.items()}
+
+
+def _is_attention(name):
+    return name.partition("@")[0].endswith(("hook_attn_scores", "hook_pattern"))
+
+
+def _latent(selection, step):
+    """(block, step) of a latent step that a selection admits (`latent[*,2..]`), else None."""
+    wanted = re.fullmatch(r"latent\[(\*|\d+),(\*|\d+)(\.\.)?\]", selection)
+    found = re.fullmatch(r"latent\[(\d+),(\d+)\]", step)
+    if wanted is None or found is None or wanted[1] not in ("*", found[1]):
+        return None
+    place = int(found[1]), int(found[2])
+    admits = wanted[2] in ("*", found[2]) or (wanted[3] and place[1] >= int(wanted[2]))
+    return place if admits else None
 
 
 def activations(path):

@@ -1,4 +1,4 @@
-"""Layers by places, shown as colours: by a notebook as a table, and as a PNG file."""
+"""Layers by places, shown as colours: by a notebook as a table, and as a PNG or SVG file."""
 
 import html
 from dataclasses import dataclass
@@ -34,6 +34,16 @@ class HeatMap:
     def _labels(self):
         return [f"{place} {token}".strip() for place, token in zip(self.places, self.tokens)]
 
+    def __repr__(self):
+        shown = self._labels()[:12]
+        wide, left = [max(5, len(label)) for label in shown], max([5, *map(len, self.layers)])
+        lines = [self.title, "layer".ljust(left) + "".join(f"  {label:>{size}}" for label, size in zip(shown, wide))]
+        for layer, row in reversed(list(zip(self.layers, self.values))):
+            cells = ("" if np.isnan(value) else _short(value) for value in row[: len(shown)])
+            lines.append(layer.ljust(left) + "".join(f"  {cell:>{size}}" for cell, size in zip(cells, wide)))
+        more = len(self.places) - len(shown)
+        return "\n".join(lines + ([f"({more} more places)"] if more else []))
+
     def _repr_html_(self):
         def cell(value):
             if np.isnan(value):
@@ -49,8 +59,11 @@ class HeatMap:
         return f"<table><caption>{html.escape(self.title)}</caption><tr><th>layer</th>{head}</tr>{body}</table>"
 
     def save_png(self, path):
-        """Draws it with matplotlib (`pip install matplotlib`), the first layer below."""
-        from matplotlib.figure import Figure
+        """Draws it with matplotlib (`pip install matplotlib`), the first layer below. `save_svg` needs no package."""
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ImportError("save_png needs matplotlib: pip install matplotlib (save_svg needs no package)") from error
 
         rows, columns = self.values.shape
         figure = Figure(figsize=(2.5 + 0.6 * columns, 1.8 + 0.4 * rows), layout="constrained")
@@ -66,3 +79,26 @@ class HeatMap:
                 axes.text(column, row, _short(value), ha="center", va="center", color=colour, fontsize=8)
         figure.colorbar(image, label="share of the difference")
         figure.savefig(path, dpi=150)
+
+    def save_svg(self, path):
+        """Draws it as an SVG file, the first layer below."""
+        wide, high, left, top = 46, 24, 12 + 7 * max(map(len, self.layers)), 34
+        rows, columns = self.values.shape
+        bottom = top + rows * high
+        parts = [f'<text x="{left}" y="18" font-size="13">{html.escape(self.title)}</text>']
+        for (row, column), value in np.ndenumerate(self.values):
+            x, y = left + column * wide, bottom - (row + 1) * high
+            if not np.isnan(value):
+                colour = "#2563eb" if value > 0 else "#ea580c"
+                parts.append(f'<rect x="{x}" y="{y}" width="{wide}" height="{high}" fill="{colour}" fill-opacity="{min(abs(value), 1.0):.2f}"/>')
+                parts.append(f'<text x="{x + wide / 2}" y="{y + 16}" text-anchor="middle">{_short(value)}</text>')
+        for row, layer in enumerate(self.layers):
+            parts.append(f'<text x="{left - 6}" y="{bottom - row * high - 8}" text-anchor="end">{html.escape(layer)}</text>')
+        labels = self._labels()
+        for column, label in enumerate(labels):
+            x, y = left + (column + 0.5) * wide, bottom + 12
+            parts.append(f'<text transform="translate({x} {y}) rotate(-45)" text-anchor="end">{html.escape(label)}</text>')
+        width, height = left + columns * wide + 12, bottom + 20 + 6 * max(map(len, labels))
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="11">'
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("\n".join([head, *parts, "</svg>"]) + "\n")

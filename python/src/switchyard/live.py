@@ -40,24 +40,30 @@ class Lens:
 
     def top(self, layer, position=-1):
         """The most probable token of a layer at a position, with its probability."""
+        if layer not in self.read and not -len(self.read) <= layer < 0:
+            raise IndexError(f"no layer {layer}: this lens reads {', '.join(f'blocks.{there}' for there in self.read)} (or -1, the last)")
         at = self.read.index(layer) if layer >= 0 else layer
         return tuple(self.layers[at][position][0])
 
-    def frame(self):
-        """One row a layer, position and rank: `layer`, `position`, `token`, `rank`, `says`, `p` (a list of dictionaries)."""
-        return [
+    def frame(self, library=None):
+        """A data frame, as `Rows.frame`: one row a layer, position and rank with `layer`, `position`, `token`, `rank`, `says`, `p`."""
+        rows = [
             {"layer": layer, "position": position, "token": self.tokens[position], "rank": rank, "says": says, "p": p}
             for layer, positions in zip(self.read, self.layers)
             for position, readings in enumerate(positions)
             for rank, (says, p) in enumerate(readings)
         ]
+        return frame_of(rows, library)
 
     def __repr__(self):
         width = max([5, *(len(repr(token)) for token in self.tokens)])
-        lines = ["token".ljust(width) + "".join(f"  {layer:>10}" for layer in self.read)]
+        cells = [[" ".join(repr(says) for says, _ in readings) for readings in positions] for positions in self.layers]
+        heads = [f"blocks.{layer}" for layer in self.read]
+        wide = [max(map(len, [head, *column])) for head, column in zip(heads, cells)]
+        lines = ["token".ljust(width) + "".join(f"  {head:>{size}}" for head, size in zip(heads, wide))]
         for position, token in enumerate(self.tokens):
-            cells = (positions[position][0][0] for positions in self.layers)
-            lines.append(repr(token).ljust(width) + "".join(f"  {cell!r:>10.10}" for cell in cells))
+            row = "".join(f"  {column[position]:>{size}}" for column, size in zip(cells, wide))
+            lines.append(repr(token).ljust(width) + row)
         return "\n".join(lines)
 
 
@@ -153,6 +159,8 @@ class Model:
         #: Bytes of the program's standard error that were looked at.
         self._read = 0
         _MODELS.add(self)
+        #: The thread in which a function computes a change.
+        self._calling = None
         #: Why this side ended the process, whose last answers may still lie in the pipe.
         self._reason = None
         try:
@@ -165,19 +173,20 @@ class Model:
     def generate(self, prompts, hooks=None, record=None, **settings):
         """Continues a prompt (text or token ids), or a list of them in one batch: a `Run`, or a list.
 
-        `hooks` as in `run`; a change may also be a function of the values that the unchanged run has at the hook, `[places, …]`, which
-        returns what replaces them (of one prompt; it costs one more run). `record`: hooks to record, of all rows together. Settings: `max_new_tokens`, `temperature`,
-        `seed`, `top_k`, `top_p`, `k_min`, `k_cap`, `ignore_eos`.
+        `hooks` as in `run`; a change may also be a function of the value at the hook. It is called once for each position of each prompt, in
+        the order in which the model computes them, with the value of this run (all earlier changes included), `[1, …]`, and returns the new
+        value. It costs no further run, only its own calls. `record`: hooks to record; each run has its own `activations`. Settings:
+        `max_new_tokens`, `temperature`, `seed`, `top_k`, `top_p`, `k_min`, `k_cap`, `ignore_eos`.
         """
         prompts, one = prompts_of(prompts)
         settings = plain(settings, "settings")
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "recording.safetensors"
-            hooks = self._changes(hooks, folder, {"do": "generate", "prompts": prompts, "settings": settings}, "record")
+            hooks, functions = _changes(hooks, folder)
             ask = {"do": "generate", "prompts": prompts, "hooks": hooks, "settings": settings}
             if record is not None:
                 ask.update(record=names_of(record), out=str(out))
-            told = self._ask(ask)
+            told = self._ask(ask, functions)
             kept = activations(out) if record is not None else None
         runs = [
             Run(
@@ -185,9 +194,9 @@ class Model:
                 text=row["text"],
                 trace=Trace(row["trace"]["problem"], row["trace"]["prompt"], row["trace"]["positions"]),
                 hooks=told["hooks"],
-                activations=kept,
+                activations=kept and kept.row(number),
             )
-            for row in told["rows"]
+            for number, row in enumerate(told["rows"])
         ]
         return runs[0] if one else runs
 
@@ -200,7 +209,8 @@ class Model:
             out = Path(folder) / "cache.safetensors"
             ask = {"do": "cache", "prompts": prompts_of(prompts)[0], "names": names_of(names)}
             ask["logits"] = logits if isinstance(logits, str) else "all" if logits else "none"
-            self._ask({**ask, "hooks": self._known(hooks, folder, ask["prompts"]), "out": str(out)})
+            hooks, functions = _changes(hooks, folder)
+            self._ask({**ask, "hooks": hooks, "out": str(out)}, functions)
             return activations(out)
 
     def lens(self, prompt, top=5, hooks=None, kind="logit", lens=None, fit=None, save=None, skip=16) -> Lens:
@@ -218,9 +228,9 @@ class Model:
                 texts = Path(folder) / "texts.txt"
                 texts.write_text("\n".join(several(fit)), encoding="utf-8")
                 chosen.update(fit=str(texts), skip=skip)
-            hooks = self._known(hooks, folder, [prompt_of(prompt)])
+            hooks, functions = _changes(hooks, folder)
             ask = {"do": "lens", "prompt": prompt_of(prompt), "top": top, "hooks": hooks}
-            told = self._ask({**ask, "lens": chosen} if chosen else ask)
+            told = self._ask({**ask, "lens": chosen} if chosen else ask, functions)
         return Lens(told["tokens"], told["layers"], told.get("read", list(range(len(told["layers"])))))
 
     def pairs(self, pairs, components=None, modes=None, places=None) -> Pairs:
@@ -262,8 +272,9 @@ class Model:
                 patched = self.cache(corrupt, hook, {hook: swap(runs[0].at(point, position))}, logits=True)
                 values[row, column] = (float(metric(patched["logits"][0])) - before) / (after - before)
         tokens = self.lens(clean, top=1).tokens
-        there = [str(position) for position in positions]
-        return HeatMap(values, points, there, getattr(metric, "__name__", "metric"), [tokens[position] for position in positions])
+        steps = runs[0].steps[0]
+        there = [steps[position] if steps[position].startswith("latent") else f"pos[{position}]" for position in positions]
+        return HeatMap(values, points, there, _name(metric, "metric"), [tokens[position] for position in positions])
 
     def intervene(
         self, problems, modes=None, steps=None, draws=None, n=None, field=None, like=None, seed=0, hooks=None, metric=None, settings=None
@@ -273,13 +284,15 @@ class Model:
         `hooks`: what replaced values at hook points do, as `intervene --hook`: `["blocks.2.attn.hook_z@latent[*,2]=mean"]`, or points
         alone with `modes`.
 
-        `problems`: a file that `probe --data` takes, or a list of `{"question": …, "answer": …}`. `modes`: `["zero", "resample"]`, by
+        `problems`: a file that `probe --data` takes, or a list of `{"question": …, "answer": …}`; a question asked twice counts once, with a
+        warning. A checkpoint of a run is asked and decoded by the run's recipe, another by `like` (a preset or recipe). `modes`: `["zero", "resample"]`, by
         default those of the program; `n`: the first so many problems; `field`: your own keys, `{"question": "frage"}`.
 
         `hooks` with functions as changes (as `generate` takes them), or a `metric(run, problem)` that returns a number (a problem has
         `question`, `answer`, `prompt`; without a metric: 1 if the answer is right), give one row a hook, with the mean difference to the
-        unchanged runs and its bootstrap interval over problems. `settings` are those of `generate`. It costs a run per problem and one per
-        problem and hook, two where the change is a function; a problem that never reaches the hook counts as unchanged.
+        unchanged runs: its interval is that of `intervene`, of a metric that is not right or wrong a paired bootstrap. `settings` are those of
+        `generate`. It costs a run per problem and one per problem and hook, in one batch; a problem that never reaches the hook counts as
+        unchanged.
         """
         functions = isinstance(hooks, Mapping) and any(callable(change) for change in hooks.values())
         if functions or metric is not None or settings is not None:
@@ -309,29 +322,42 @@ class Model:
             return np.array([float(problem["correct"]) for problem in graded])
 
         normal = self.generate([problem["prompt"] for problem in problems], **settings)
-        before, rows, random = measured(normal), Rows(), np.random.default_rng(seed)
-        draws = random.integers(len(problems), size=(2000, len(problems)))
+        before, rows = measured(normal), Rows()
         for hook, change in hooks.items():
-            runs, missed = [], None
-            for problem, unchanged in zip(problems, normal):
-                try:
-                    runs.append(self.generate(problem["prompt"], hooks={hook: change}, **settings))
-                except RuntimeError as error:
-                    if "never fire" not in str(error):
-                        raise
-                    runs.append(unchanged)
-                    missed = error
-            reached = sum(run is not unchanged for run, unchanged in zip(runs, normal))
-            if not reached:
-                raise missed
+            runs, reached = self._changed([problem["prompt"] for problem in problems], normal, {hook: change}, settings)
             after = measured(runs)
-            low, high = np.quantile((after - before)[draws].mean(1), [0.025, 0.975])
-            name = getattr(change, "__name__", None) or getattr(change, "what", change)
-            row = {"hook": names_of(hook), "change": name, "normal": before.mean(), "changed": after.mean(), "reached": reached}
-            estimate = {"value": (after - before).mean(), "low": low, "high": high}
-            row.update({f"difference.{key}": float(value) for key, value in estimate.items()})
-            rows.append({**row, "difference.n": len(problems)})
+            row = {"hook": names_of(hook), "change": _name(change, "function"), "reached": reached}
+            compared = self._ask({"do": "compare", "before": before, "after": after, "seed": seed})
+            for name, mean in (("normal", before.mean()), ("changed", after.mean()), ("difference", (after - before).mean())):
+                # One problem has a mean and no interval.
+                estimate = compared[name] or {"value": float(mean), "low": None, "high": None, "n": len(problems)}
+                row.update({f"{name}.{key}": estimate[key] for key in ("value", "low", "high", "n")})
+            rows.append(row)
         return rows
+
+    def _changed(self, prompts, normal, hooks, settings):
+        """The changed run of each prompt (the normal one where it never reaches the hook), and how many reach it."""
+        try:
+            runs = self.generate(prompts, hooks=hooks, **settings)
+            return runs, sum(fired > 0 for fired in runs[0].hooks[0].get("rows", [1]))
+        except _NeverFires as error:
+            if len(prompts) == 1:
+                raise
+            missed = error
+        # A prompt that is too short for the hook: each by itself.
+        runs = list(normal)
+        for number, prompt in enumerate(prompts):
+            with contextlib.suppress(_NeverFires):
+                runs[number] = self._changed([prompt], normal, hooks, settings)[0][0]
+        reached = sum(run is not unchanged for run, unchanged in zip(runs, normal))
+        if not reached:
+            raise missed
+        return runs, reached
+
+    def problems(self, n=None) -> List[dict]:
+        """The held-out problems of the model's run, the first `n`: `id`, `question`, `answer`, `solution`, and the known values of `steps`."""
+        rows = self._ask({"do": "problems", "problems": plain(n, "n")})["rows"]
+        return [{key: row[key] for key in ("id", "question", "answer", "solution", "steps")} for row in rows]
 
     def probe(self, prompts, labels, names="blocks.*.hook_resid_post", position=-1, groups=None, seed=0) -> Rows:
         """How well a linear probe reads `labels` (one a prompt) at one position of each prompt, at every hook of `names`.
@@ -370,61 +396,73 @@ class Model:
     def __reduce__(self):
         raise TypeError("a loaded model cannot be pickled or copied: load it in each process with sy.load")
 
-    def _known(self, hooks, folder, prompts):
-        """Changes of known texts."""
-        return self._changes(hooks, folder, {"do": "cache", "prompts": prompts}, "names")
+    def _call(self, functions, call):
+        """The new value of a function at one position, as a list."""
+        hook, function = functions[call["function"]]
+        hook = f"{hook} ({call['hook']}, {call['step']} at {call['position']})"
+        value = np.array(call["values"], "<f4").reshape(1, *call["shape"])
+        self._calling = threading.get_ident()
+        try:
+            new = function(value)
+        finally:
+            self._calling = None
+        if new is None:
+            raise TypeError(f"{hook}: the function returned None: return the new value (or the argument unchanged)")
+        new = safetensors.float32(new, f"{hook}: the function's value")
+        if new.shape != value.shape:
+            raise ValueError(f"{hook}: the function returned shape {new.shape} for {value.shape}")
+        return new.ravel().tolist()
 
-    def _changes(self, hooks, folder, ask, names):
-        """Changes as lines. A function among them gets what the run `ask` has at its hook; its result is written for `swap`."""
-        functions = {}
-        if isinstance(hooks, Mapping):
-            functions = {hook: change for hook, change in hooks.items() if callable(change)}
-            hooks = {hook: change for hook, change in hooks.items() if hook not in functions}
-        if functions and len(ask["prompts"]) != 1:
-            raise ValueError("a function as a change takes one prompt: ask for each prompt alone")
-        lines = changes(hooks, folder)
-        for number, (hook, function) in enumerate(functions.items()):
-            file = str(Path(folder) / f"function-{number}.safetensors")
-            self._ask({**ask, names: names_of(hook), "out": file})
-            values, metadata = safetensors.read(file)
-            changed = {name: np.asarray(function(array[0])) for name, array in values.items()}
-            for name, array in changed.items():
-                if array.shape != values[name][0].shape:
-                    raise ValueError(f"{hook}: the function returned shape {array.shape} for {values[name][0].shape}")
-            safetensors.write(file, {name: array[None] for name, array in changed.items()}, metadata)
-            lines.append(f"{names_of(hook)}=swap:{file}")
-        return lines
-
-    def _ask(self, ask):
+    def _ask(self, ask, functions=()):
         if os.getpid() != self._owner:
             raise RuntimeError(f"the model was loaded in another process ({self._owner}): load it in each process with sy.load")
-        ask = json.dumps(plain(ask, "a request")) + "\n"
+        if self._calling == threading.get_ident():
+            raise RuntimeError("a function as a change is called within a run of this model: use another model in it")
+        line, failed = json.dumps(plain(ask, "a request")) + "\n", None
         with self._one:
             if self._errors.closed or self._reason:
                 raise RuntimeError(self._ended())
-            try:
-                self._process.stdin.write(ask)
-                self._process.stdin.flush()
-                line = self._process.stdout.readline()
-            except BrokenPipeError:
-                line = ""
-            except BaseException:
-                # The answer may still come: the next request must not read it as its own.
-                self._kill("a request was interrupted")
-                raise
-            if not line.endswith("\n"):
-                raise RuntimeError(self._ended())
-            try:
-                answer = answer_of(line, "ok", "error")
-            except RuntimeError:
-                # Which of its lines answer what is not known.
-                self._kill("it gave no answer of `probe`")
-                raise
+            while True:
+                line = self._send(line)
+                try:
+                    answer = answer_of(line, "ok", "error", "call")
+                except RuntimeError:
+                    # Which of its lines answer what is not known.
+                    self._kill("it gave no answer of `probe`")
+                    raise
+                if "call" not in answer:
+                    break
+                try:
+                    reply = {"values": self._call(functions, answer["call"])}
+                except Exception as error:
+                    reply, failed = {"error": str(error)}, error
+                except BaseException:
+                    self._kill("a request was interrupted")
+                    raise
+                line = json.dumps(reply) + "\n"
+        if failed is not None:
+            raise failed
         # Of the caller's line: `_ask` and the method that called it are between.
         warn(self._said(), stacklevel=4)
         if "error" in answer:
-            raise RuntimeError(answer["error"])
+            raise (_NeverFires if "never fire" in answer["error"] else RuntimeError)(answer["error"])
         return answer["ok"]
+
+    def _send(self, line):
+        """Writes a line and reads the next one of the program."""
+        try:
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        except BaseException:
+            # The answer may still come: the next request must not read it as its own.
+            self._kill("a request was interrupted")
+            raise
+        if not line.endswith("\n"):
+            raise RuntimeError(self._ended())
+        return line
 
     def _said(self):
         """What the program wrote to standard error since the last call. The file's position is the program's too: it stays."""
@@ -462,6 +500,26 @@ class Model:
             return f"the program was ended because {self._reason}: load the model again"
         self._errors.seek(0)
         return ended(self._process.returncode, self._errors.read())
+
+
+class _NeverFires(RuntimeError):
+    """A change that no position reaches."""
+
+
+def _changes(hooks, folder):
+    """Changes as lines, and the functions among them with their hooks: line `HOOK=call:N` is function N."""
+    functions = []
+    if isinstance(hooks, Mapping):
+        functions = [(hook, change) for hook, change in hooks.items() if callable(change)]
+        numbers = {hook: f"call:{number}" for number, (hook, _) in enumerate(functions)}
+        hooks = {hook: numbers.get(hook, change) for hook, change in hooks.items()}
+    return changes(hooks, folder), functions
+
+
+def _name(given, unnamed):
+    """What a table calls a function or change."""
+    name = getattr(given, "__name__", None) or getattr(given, "what", given if isinstance(given, str) else unnamed)
+    return unnamed if name == "<lambda>" else name
 
 
 #: Loaded models of this process.

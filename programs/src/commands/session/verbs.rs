@@ -25,8 +25,9 @@ use switchyard::model::hooks::parse_specs;
 use switchyard::progress::say;
 use switchyard::recipe::MOST_ROWS;
 use switchyard::stats::probe::ValueProtocol;
+use switchyard::stats::{Bootstrap, Flips, LEVEL, wilson};
 use switchyard::store::flatten;
-use switchyard::study::{ProblemChoice, Study};
+use switchyard::study::{ProblemChoice, Study, recipe_of};
 use switchyard::text::Problem;
 
 /// Replaces latent inputs on problems of a file; defaults are those of `intervene`.
@@ -54,7 +55,8 @@ pub(super) struct InterveneVerb {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ProblemsVerb {
-    file: PathBuf,
+    /// Absent: the held-out problems of the model's run.
+    file: Option<PathBuf>,
     problems: Option<usize>,
     #[serde(default)]
     field: Vec<String>,
@@ -76,6 +78,36 @@ pub(super) struct ProbeVerb {
     groups: Option<Vec<usize>>,
     #[serde(default)]
     seed: u64,
+}
+
+/// A metric of unchanged and changed runs of the same problems.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CompareVerb {
+    before: Vec<f64>,
+    after: Vec<f64>,
+    #[serde(default)]
+    seed: u64,
+}
+
+impl CompareVerb {
+    /// Means and mean difference with the intervals of `intervene`: of shares Wilson's and that of flips, else a paired bootstrap. One problem
+    /// has none.
+    pub(super) fn run(&self) -> Result<Value> {
+        let Self { before, after, seed } = self;
+        let shares = before.iter().chain(after).all(|value| [0.0, 1.0].contains(value));
+        let right = |values: &[f64]| values.iter().map(|value| *value == 1.0).collect::<Vec<_>>();
+        let bootstrap = Bootstrap::seeded(*seed);
+        let mean = |values: &[f64]| match shares {
+            true => wilson(right(values).iter().filter(|right| **right).count(), values.len(), LEVEL).ok(),
+            false => bootstrap.mean(values).ok(),
+        };
+        let difference = match shares {
+            true => Flips::count(&right(before), &right(after))?.change(LEVEL).ok(),
+            false => bootstrap.paired(before, after).ok(),
+        };
+        Ok(json!({ "normal": mean(before), "changed": mean(after), "difference": difference }))
+    }
 }
 
 /// Minimum number of prompts per class, so that both sides of every split, also of inner ones, have it.
@@ -101,17 +133,33 @@ fn rows(rows: &[impl Serialize]) -> Result<Vec<Value>> {
     rows.iter().map(|row| Ok(Value::Object(flatten(serde_json::to_value(row)?)?))).collect()
 }
 
-/// Problems of a user's file.
-fn chosen(file: &Path, problems: Option<usize>, field: &[String], like: Option<&String>) -> Result<ProblemChoice> {
+/// Problems of a user's file, all of them unless a number is given; or of the run.
+fn chosen(
+    file: Option<&Path>,
+    problems: Option<usize>,
+    field: &[String],
+    like: Option<&String>,
+) -> Result<ProblemChoice> {
     let fields = fields(field)?;
-    let data = Some(file.to_owned());
+    let data = file.map(Path::to_owned);
+    let problems = problems.or(data.is_some().then_some(MOST_ROWS));
     Ok(ProblemChoice { data, fields, problems, unnamed: like.is_none(), ..ProblemChoice::default() })
 }
 
 impl Room {
     fn study(&self, asked: &ProblemChoice, like: Option<&str>, machine: &Machine) -> Result<Study> {
-        let like = Recipe::like(like.unwrap_or(LIKE))?;
-        let study = Study::from_session(&self.name, &self.loaded, &like, asked, machine)?;
+        let own = match like {
+            None => recipe_of(Path::new(&self.name), asked.data.is_some())?,
+            Some(_) => None,
+        };
+        ensure!(
+            own.is_some() || asked.data.is_some(),
+            "{}: not a checkpoint of a run, so it has no problems of its own: give some",
+            self.name
+        );
+        let asked = &ProblemChoice { unnamed: asked.unnamed && own.is_none(), ..asked.clone() };
+        let recipe = own.map_or_else(|| Recipe::like(like.unwrap_or(LIKE)), Ok)?;
+        let study = Study::from_session(&self.name, &self.loaded, &recipe, asked, machine)?;
         let corpus = &study.corpus;
         if !asked.raw {
             corpus.told.iter().for_each(|line| say(line));
@@ -142,7 +190,7 @@ impl Room {
         let switches = self.loaded.switch.is_some() || !asked.hooks.is_empty();
         ensure!(switches, "{}: never learnt to switch: it has no latent steps", self.name);
         let InterveneVerb { file, hooks, modes, steps, draws, problems, field, like, seed } = asked;
-        let mut study = self.study(&chosen(file, *problems, field, like.as_ref())?, like.as_deref(), machine)?;
+        let mut study = self.study(&chosen(Some(file), *problems, field, like.as_ref())?, like.as_deref(), machine)?;
         study.seed = *seed;
         let mut settings = Settings::default();
         set_changes(&mut settings, (modes, steps), hooks, *draws);
@@ -159,12 +207,17 @@ impl Room {
 
     pub(super) fn problems(&self, asked: &ProblemsVerb, machine: &Machine) -> Result<Value> {
         let ProblemsVerb { file, problems, field, like, texts } = asked;
-        let study = self.study(&chosen(file, *problems, field, like.as_ref())?, like.as_deref(), machine)?;
+        let asked = chosen(file.as_deref(), *problems, field, like.as_ref())?;
+        let study = self.study(&asked, like.as_deref(), machine)?;
         let (corpus, n) = (&study.corpus, study.corpus.test.len());
         ensure!(texts.is_empty() || texts.len() == n, "{} texts for {n} problems: give one for each", texts.len());
         let row = |(at, (problem, prompt)): (usize, (&Problem, &Vec<u32>))| {
             let correct = texts.get(at).map(|text| corpus.verdict(&problem.answer, text).equal);
-            json!({ "question": problem.question, "answer": problem.answer, "prompt": prompt, "correct": correct })
+            json!({
+                "id": problem.id, "question": problem.question, "answer": problem.answer, "solution": problem.solution,
+                "steps": problem.steps, "prompt": prompt,
+                "correct": correct,
+            })
         };
         let rows: Vec<Value> = corpus.test.iter().zip(&corpus.test_prompts).enumerate().map(row).collect();
         Ok(json!({ "rows": rows }))
