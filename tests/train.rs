@@ -181,7 +181,7 @@ fn smoke_leaves_every_artefact() {
     for phase in phases() {
         let study = switchyard::study::Study::open(out, phase, None, 0).expect("a checkpoint");
         let (scores, _) = study.decoded().expect("decodes");
-        assert_eq!(scores.accuracy.value, accuracy_of(&out, phase), "{phase}: `train` and `probe` disagree");
+        assert_eq!(scores.accuracy.value, accuracy_of(out, phase), "{phase}: `train` and `probe` disagree");
     }
     // A second run into the same folder is refused.
     let again = train(out).output().expect("train runs");

@@ -162,12 +162,12 @@ def _is_attention(name):
 
 def _latent(selection, step):
     """(block, step) of a latent step that a selection admits (`latent[*,2..]`), else None."""
-    wanted = re.fullmatch(r"latent\[(\*|\d+),(\*|\d+)(\.\.)?\]", selection)
+    wanted = re.fullmatch(r"latent\[(\*|\d+),(\*|\d+)(?:(\.\.)(\d*))?\]", selection)
     found = re.fullmatch(r"latent\[(\d+),(\d+)\]", step)
     if wanted is None or found is None or wanted[1] not in ("*", found[1]):
         return None
     place = int(found[1]), int(found[2])
-    admits = wanted[2] in ("*", found[2]) or (wanted[3] and place[1] >= int(wanted[2]))
+    admits = wanted[2] in ("*", found[2]) or (wanted[3] and int(wanted[2]) <= place[1] <= int(wanted[4] or place[1]))
     return place if admits else None
 
 
