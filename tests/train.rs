@@ -456,7 +456,12 @@ fn an_evaluation_cut_short_leaves_no_result_and_is_done_again() {
         Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill runs");
         let status = child.wait().expect("its end");
         if broken.join("base/result.json").exists() {
-            break;
+            if interrupted > 0 {
+                break;
+            }
+            // On a busy machine the first signal came too late: again from the start.
+            std::fs::remove_dir_all(&broken).expect("removed");
+            continue;
         }
         // No code: the signal came before the program had started to listen for it.
         if status.code().is_some() {
