@@ -258,7 +258,7 @@ fn a_patched_cell_is_a_separate_forward() {
     }
 }
 
-/// Compares a patch of every node at each of these sets of positions with a run of its own. Returns how many move the lead.
+/// Compares a patch of every node at each of these sets of positions with a separate run. Returns how many move the lead.
 fn compared(study: &Study, pair: &Pair, at: &[Vec<usize>]) -> usize {
     let (config, nodes) = (study.model.config(), Node::all_nodes(study.model.config()));
     let held = record(study, std::slice::from_ref(&pair.clean), &points(nodes.clone()), |_, _| true).expect("values");

@@ -154,6 +154,8 @@ fn two_hundred_resamplings() {
         study.threads = 2;
         let found =
             coverage::measure(&study, &Config::default(), &[Access::Activations], (2000, 200)).expect("coverage");
+        let programs = study.corpus.groups().into_iter().collect::<BTreeSet<_>>().len();
+        println!("{programs} programs");
         println!(
             "{folder}\n| access | letters | false alarms asked | flagged | recall covered | false alarms covered |"
         );

@@ -419,7 +419,7 @@ fn subspaces(built: &Built, study: &Study) -> Result<Tally> {
     Ok(seen.filter_map(one).collect())
 }
 
-/// Verdicts of the card, two for every line that is asked: whether the answer is *yes*, and whether it is *no* where the truth is.
+/// Verdicts of the card, two per question that applies: whether the answer is *yes*, and whether it is *no* where the truth is.
 fn certified(built: &Built, study: &Study) -> Result<Tally> {
     let predict = |problem, step, value| predicted(built, study, problem, step, value);
     let rows = card::rows_by(study, &card::Config::default(), Some(&predict))?;

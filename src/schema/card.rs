@@ -80,7 +80,7 @@ impl CardQuestion {
         matches!(self, Self::OneStep | Self::Ordered | Self::Specific | Self::BeyondToken)
     }
 
-    /// Name of the calibrated test behind an answer, in [`CalibrationRow`](super::CalibrationRow): that of *no* for *no*, else that of *yes*.
+    /// Name of the calibrated test of an answer, in [`CalibrationRow`](super::CalibrationRow): that of *no* for *no*, else that of *yes*.
     pub fn test(self, answer: CardAnswer) -> String {
         let name = self.name();
         if answer == CardAnswer::No { format!("card/{name}: no") } else { format!("card/{name}") }

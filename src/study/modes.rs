@@ -94,10 +94,7 @@ pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Res
     ensure!(draws >= 1, "--draws must be at least 1, found 0");
     ensure!(!steps.is_empty(), "--steps is empty: write `all`, `2`, `2..` or `2..4` (steps count from 1)");
     for step in steps {
-        ensure!(
-            cap == 0 || step.last_named() < cap,
-            "step {step} does not exist: a block has at most {cap} latent steps"
-        );
+        step.ensure_within(cap)?;
     }
     let once = |name: &str, action| {
         let (mode, later, at) = (name.to_owned(), Later::default(), At::default());

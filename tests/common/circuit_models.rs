@@ -29,7 +29,7 @@ pub fn study(which: Purpose, n: usize, seed: u64) -> Study {
     of(&Built { decoy: Some(DECOY), ..Built::new(which) }, n, seed)
 }
 
-/// Edges and circuits of the working model with the decoy and one latent step: two gates one behind the other hide the writer from a
+/// Edges and circuits of the working model with the decoy and one latent step: two gates in series hide the writer from a
 /// few steps of integrated gradients.
 pub fn one_step_circuit() -> &'static (Vec<EdgeRow>, Vec<CircuitRow>) {
     static FOUND: OnceLock<(Vec<EdgeRow>, Vec<CircuitRow>)> = OnceLock::new();

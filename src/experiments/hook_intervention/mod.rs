@@ -127,12 +127,7 @@ fn list_cells(study: &Study, config: &Config) -> Result<Vec<HookCell>> {
         let points = hook.points(model)?;
         let regions = regions(config, hook, &points);
         for steps in regions.iter().map(|region| region.steps()) {
-            let first = steps.first();
-            ensure!(
-                most == 0 || first < most,
-                "step {} does not exist: a block has at most {most} latent steps",
-                first + 1
-            );
+            steps.ensure_within(most)?;
         }
         let heads = match (&hook.heads, config.heads.as_slice()) {
             (Some(heads), _) => vec![heads.clone()],

@@ -10,7 +10,7 @@
 //! Measured (`reports/monitor`): intervals by problem hold too little on letters that were seen, because problems of one program score
 //! alike and a quarter of the programs is judged.
 //!
-//! Misleads: the rest of the pool is finite, so that the truth has an error of its own; it makes coverage look smaller.
+//! Misleads: the rest of the pool is finite, so that the truth is itself an estimate; this makes coverage look smaller.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -143,7 +143,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Found> {
     rows_by(study, config, hidden_values(study)?)
 }
 
-/// What the task `organism` says of each problem.
+/// The covert values of each problem of the task `organism`.
 ///
 /// # Errors
 /// Another task.

@@ -38,9 +38,16 @@ impl Steps {
         }
     }
 
-    /// Index of the last step that it names.
-    pub fn last_named(self) -> usize {
-        if let Steps::Between(_, last) = self { last } else { self.first() }
+    /// # Errors
+    /// A named step beyond the longest block of `most` latent steps (0: not known).
+    pub(crate) fn ensure_within(self, most: usize) -> Result<()> {
+        let last = if let Steps::Between(_, last) = self { last } else { self.first() };
+        ensure!(
+            most == 0 || last < most,
+            "step {} does not exist: a block has at most {most} latent steps",
+            Nth::new(last)
+        );
+        Ok(())
     }
 }
 
@@ -91,6 +98,8 @@ mod tests {
         let admitted =
             |steps: &str| (0..9).filter(|&i| steps.parse::<Steps>().is_ok_and(|s| s.admits(i))).collect::<Vec<_>>();
         assert_eq!((admitted("2..4"), admitted("3..3")), (vec![1, 2, 3], vec![2]));
+        let within = |steps: &str| steps.parse::<Steps>().is_ok_and(|steps| steps.ensure_within(5).is_ok());
+        assert!(["all", "5", "5..", "2..5"].into_iter().all(within) && !["6", "6..", "2..6"].into_iter().any(within));
         for text in ["", "..2", "-1", "0", "0..", "a", "4..2", "1..x", "0..2"] {
             let error = text.parse::<Steps>().expect_err(text).to_string();
             assert!(error.contains(&format!("`{text}`")) && error.contains("from 1"), "{error}");

@@ -25,7 +25,7 @@ use switchyard::model::hooks::parse_specs;
 use switchyard::progress::say;
 use switchyard::recipe::MOST_ROWS;
 use switchyard::stats::probe::ValueProtocol;
-use switchyard::stats::{Bootstrap, Flips, LEVEL, wilson};
+use switchyard::stats::{Bootstrap, Flips, LEVEL, accuracy};
 use switchyard::store::flatten;
 use switchyard::study::{ProblemChoice, Study, recipe_of};
 use switchyard::text::Problem;
@@ -99,7 +99,7 @@ impl CompareVerb {
         let right = |values: &[f64]| values.iter().map(|value| *value == 1.0).collect::<Vec<_>>();
         let bootstrap = Bootstrap::seeded(*seed);
         let mean = |values: &[f64]| match shares {
-            true => wilson(right(values).iter().filter(|right| **right).count(), values.len(), LEVEL).ok(),
+            true => accuracy(&right(values)).ok(),
             false => bootstrap.mean(values).ok(),
         };
         let difference = match shares {

@@ -88,7 +88,7 @@ fn p_value(p: Option<f64>) -> Cell {
     p.map_or_else(Cell::nothing, |p| Cell::Text(format!("{p:.1e}")))
 }
 
-/// Power and false alarms of the test behind the answer, at the calibrated n nearest to the row's.
+/// Power and false alarms of the answer's test, at the calibrated n nearest to the row's.
 fn error_rates(calibration: &[CalibrationRow], row: &CardRow) -> String {
     let test = row.question.test(row.answer);
     let of_test = calibration.iter().filter(|known| known.test == test && known.kind == CalibrationRow::ALL);
