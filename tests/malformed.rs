@@ -131,6 +131,17 @@ fn seed_of<'a>(target: &Target, seed: &'a [u8], rng: &mut ChaCha8Rng) -> &'a [u8
 }
 
 /// In the child: runs the cases named by the environment. Alone it does nothing, which the parent would notice.
+/// The suite does not build `fuzz/`: a crate that is missing there would be noticed late.
+#[test]
+fn the_fuzz_target_names_the_crates_of_the_parsers() {
+    let manifest = std::fs::read_to_string("fuzz/Cargo.toml").expect("a manifest");
+    let used =
+        include_str!("malformed/parsers.rs").lines().filter_map(|line| line.strip_prefix("use ")?.split("::").next());
+    for name in used.filter(|name| *name != "std") {
+        assert!(manifest.contains(&format!("\n{} = ", name.replace('_', "-"))), "fuzz/Cargo.toml lacks {name}");
+    }
+}
+
 #[test]
 #[ignore = "the process in which `no_input_panics_hangs_or_fills_the_memory` runs its cases"]
 fn worker() {

@@ -1,5 +1,0 @@
-#![no_main]
-#[path = "../parse.rs"]
-mod parse;
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| parse::parse("known_value-sft.parquet", bytes));
