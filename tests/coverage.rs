@@ -141,6 +141,17 @@ fn every_interval() -> Vec<Simulated<'static>> {
         let data = format!("share {p}, {alike} of problems alike");
         add("share of five events a problem (score, resampled)", &data, n, Box::new(sample));
     }
+    for (n, p) in [(60, 0.04), (60, 0.3)] {
+        let sample = move |rng: &mut ChaCha8Rng| {
+            // Sizes like those of programs: half of the problems have one event, few have many.
+            let sizes: Vec<usize> = (0..n).map(|_| (1.0 / (1.0 - uniform(rng))).min(30.0) as usize).collect();
+            let of = |(problem, size): (usize, usize)| vec![(problem, rng.random_bool(p)); size];
+            let events: Vec<(usize, bool)> = sizes.into_iter().enumerate().flat_map(of).collect();
+            (by_problem::share(0, &events).unwrap_or(None), p)
+        };
+        let data = format!("share {p}, 1 to 30 events a problem, all alike");
+        add("share of unequal problems (score, resampled)", &data, n, Box::new(sample));
+    }
     for (n, name) in [(20, "normal"), (20, "exponential"), (200, "exponential")] {
         let sample = move |rng: &mut ChaCha8Rng| {
             let mut draw = || if name == "normal" { 1.0 + gauss(rng) } else { -(1.0 - uniform(rng)).ln() };

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 
-use super::special::t_quantile;
+use super::special::{normal_quantile, t_quantile};
 use super::wilson::score_interval;
-use crate::{Bootstrap, Estimate, FEWEST, Groups, LEVEL, wilson};
+use crate::{Bootstrap, Estimate, FEWEST, Groups, LEVEL};
 
 /// Mean of values, several per problem allowed: whole problems are resampled. `None` below two problems, where
 /// there is nothing to resample: a number without an interval is not reported.
@@ -22,7 +22,8 @@ pub fn mean(seed: u64, values: impl IntoIterator<Item = (usize, f64)>) -> Result
 /// Share of events, several per problem allowed. If fewer than [`FEWEST`] problems have one of the rarer kind,
 /// resampling them falls short: the interval is then Wilson's for as many independent
 /// events as would vary that much (Korn & Graubard 1998; Dean & Pagano 2015), no fewer than problems and no more than events,
-/// with Student's quantile. If all events agree, those of one problem count as copies.
+/// with Student's quantile. If all events agree, those of one problem count as copies. Problems of unequal size count as fewer: as
+/// `(Σ mᵢ)² / Σ mᵢ²` (Kish 1965) for mᵢ events each.
 pub fn share(seed: u64, events: &[(usize, bool)]) -> Result<Option<Estimate>> {
     let (problems, holds): (Vec<usize>, Vec<bool>) = events.iter().copied().unzip();
     if problems.iter().all(|p| Some(p) == problems.first()) {
@@ -31,19 +32,21 @@ pub fn share(seed: u64, events: &[(usize, bool)]) -> Result<Option<Estimate>> {
     let groups = Groups::new(&problems)?;
     let n = groups.len();
     let held = holds.iter().filter(|holds| **holds).count();
+    let all = events.len() as f64;
+    let units = all * all / groups.members.iter().map(|rows| (rows.len() * rows.len()) as f64).sum::<f64>();
+    let p = held as f64 / all;
     if held == 0 || held == events.len() {
-        return wilson(if held == 0 { 0 } else { n }, n, LEVEL).map(Some);
+        let (low, high) = score_interval(p, units, normal_quantile(0.5 + 0.5 * LEVEL));
+        return Ok(Some(Estimate { value: p, low, high, n }));
     }
     let with = |kind: bool| groups.members.iter().filter(|rows| rows.iter().any(|&row| holds[row] == kind)).count();
     if with(2 * held <= events.len()) >= FEWEST {
         return mean(seed, events.iter().map(|&(problem, holds)| (problem, f64::from(holds))));
     }
-    let (all, units) = (events.len() as f64, n as f64);
-    let p = held as f64 / all;
     let off = |rows: &Vec<usize>| rows.iter().map(|&row| f64::from(holds[row]) - p).sum::<f64>().powi(2);
-    let variance = units / (units - 1.0) * groups.members.iter().map(off).sum::<f64>() / (all * all);
+    let variance = n as f64 / (n as f64 - 1.0) * groups.members.iter().map(off).sum::<f64>() / (all * all);
     let effective = (p * (1.0 - p) / variance).clamp(units, all);
-    let (low, high) = score_interval(p, effective, t_quantile(0.5 + 0.5 * LEVEL, units - 1.0));
+    let (low, high) = score_interval(p, effective, t_quantile(0.5 + 0.5 * LEVEL, (units - 1.0).max(1.0)));
     Ok(Some(Estimate { value: p, low, high, n }))
 }
 
