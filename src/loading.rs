@@ -16,7 +16,7 @@ use burn::tensor::Device;
 use crate::latent::{Reasoning, SwitchIds, reasoning};
 use crate::machine::{Compute, Machine};
 use crate::model::checkpoint::peft::{Adapter, Apply};
-use crate::model::checkpoint::rows::jittered;
+use crate::model::checkpoint::rows::{drawn, jittered};
 use crate::model::checkpoint::{ModelFiles, locate_adapter};
 use crate::model::{Decoder, ModelConfig};
 use crate::progress::say;
@@ -224,6 +224,8 @@ fn text_side(files: &ModelFiles, stop: &mut Vec<u32>) -> Result<Option<Vocabular
 pub struct NewRows {
     /// Text of the content-neutral token that they are copied from; `None`: the first of [`NEUTRAL`] that exists.
     pub seed_token: Option<String>,
+    /// Draws them from N(0, std²) instead: the initialisation that the paper found to collapse at 8B.
+    pub std: Option<f64>,
     /// Standard deviation of the noise that distinguishes the three, relative to the row's root mean square.
     pub jitter: f32,
     pub seed: u64,
@@ -234,7 +236,7 @@ const NEUTRAL: [&str; 6] = ["\n", "Ċ", " ", "Ġ", ".", ";"];
 
 impl Default for NewRows {
     fn default() -> Self {
-        Self { seed_token: None, jitter: 0.02, seed: 0 }
+        Self { seed_token: None, std: None, jitter: 0.02, seed: 0 }
     }
 }
 
@@ -280,7 +282,11 @@ impl Loaded {
         let mut stream = how.seed;
         self.model = self.model.with_token_rows(old, source as usize, |row| {
             stream = stream.wrapping_add(1);
-            Ok((old..rows).flat_map(|new| jittered(row, new, how.jitter, stream)).collect())
+            let initial = |new| match how.std {
+                Some(std) => drawn(row.len(), new, std, stream),
+                None => jittered(row, new, how.jitter, stream),
+            };
+            Ok((old..rows).flat_map(initial).collect())
         })?;
         Ok(self)
     }

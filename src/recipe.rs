@@ -83,6 +83,9 @@ pub struct Shared {
     /// the vocabulary has of line break, space and stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed_token: Option<String>,
+    /// Standard deviation of N(0, σ), from which these rows are drawn instead; the paper reports that they collapse so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed_std: Option<f64>,
     /// LoRA settings for pretrained models; full fine-tuning where absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lora: Option<Lora>,

@@ -7,8 +7,8 @@ use super::phase::{Phase, Work};
 use super::switch::{self, ANNOTATE, SFT};
 
 /// What every phase depends on.
-const ALWAYS: [&str; 10] =
-    ["seed", "task", "data", "model", "pretrained", "adapter", "seed_token", "lora", "optimizer", "blocks"];
+const ALWAYS: [&str; 11] =
+    ["seed", "task", "data", "model", "pretrained", "adapter", "seed_token", "seed_std", "lora", "optimizer", "blocks"];
 
 /// Names, and how often checkpoints are saved: no weight depends on them.
 const NEVER: [&str; 4] = ["name", "methods", "checkpoint", "latent.keep_steps"];
@@ -174,7 +174,8 @@ mod tests {
     fn every_name_in_the_lists_is_a_setting_or_a_phase() {
         let recipe = Recipe::resolve("smoke", &[]).expect("a recipe");
         let table = toml::Table::try_from(&recipe).expect("a table");
-        let optional = ["task", "pretrained", "adapter", "seed_token", "lora", "blocks", "latent.keep_steps"];
+        let optional =
+            ["task", "pretrained", "adapter", "seed_token", "seed_std", "lora", "blocks", "latent.keep_steps"];
         for key in declared().iter().flat_map(|phase| phase.reads).chain(&ALWAYS).chain(&NEVER) {
             let (part, _) = key.split_once('.').unwrap_or((key, ""));
             let of_method = || PARTS.iter().any(|(name, _)| name.strip_suffix('.') == Some(part));

@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 
 use super::phase::Work;
 use super::{PARTS, Recipe, all, phases};
+use crate::loading::NewRows;
 use crate::recipe::ranges::{self, ranges};
 use crate::recipe::{ReplayMode, Shared, read};
 
@@ -33,6 +34,11 @@ impl Recipe {
     pub fn anchored(mut self) -> Result<Self> {
         self.anchor()?;
         Ok(self)
+    }
+
+    /// Initial rows of the tokens that a pretrained model lacks.
+    pub(crate) fn new_rows(&self) -> NewRows {
+        NewRows { seed: self.seed, seed_token: self.seed_token.clone(), std: self.seed_std, ..NewRows::default() }
     }
 
     /// # Errors
@@ -113,6 +119,7 @@ mod tests {
             "adapter=x",
             "blocks={ exit = 'argmax', exit_in_loss = false, mask_markers = false }",
             "seed_token=x",
+            "seed_std=0.02",
             "lora={ rank = 4, alpha = 8.0, targets = ['q_proj'], train_embeddings = true, only_new_rows = false }",
             "data.path=x",
             "data.test_path=x",
@@ -237,6 +244,7 @@ mod tests {
             "data.shuffle=true",
             "data.grpo_path=x",
             "seed_token=x",
+            "seed_std=0.02",
         ] {
             let said = format!("{:#}", Recipe::resolve("smoke", &[pair.to_owned()]).expect_err("does nothing"));
             assert!(said.contains(pair.split('=').next().expect("a key")) && said.contains("leave it out"), "{said}");

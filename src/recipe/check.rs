@@ -112,6 +112,10 @@ impl Shared {
             "seed_token names a token of a pretrained model (--model), and this recipe trains one from nothing: leave it out"
         );
         ensure!(
+            self.seed_std.is_none() || (self.pretrained.is_some() && self.seed_token.is_none()),
+            "seed_std draws the rows of a pretrained model's new tokens (--model) that seed_token would copy: leave it out"
+        );
+        ensure!(
             self.grpo.early_stop_window != 1,
             "grpo.early_stop_window must be 0 (never stops) or at least 2 (it compares means), found 1"
         );

@@ -80,7 +80,7 @@ static PARTS: [(&str, Settings); 16] = [
             ("tie_word_embeddings", Typed),
         ],
     ),
-    ("", &[("pretrained", Typed), ("adapter", Typed), ("seed_token", Typed)]),
+    ("", &[("pretrained", Typed), ("adapter", Typed), ("seed_token", Typed), ("seed_std", Positive)]),
     ("blocks.", &[("exit", Typed), ("exit_in_loss", Typed), ("mask_markers", Typed)]),
     ("lora.", Lora::RANGES),
     ("optimizer.", Optimizer::RANGES),
