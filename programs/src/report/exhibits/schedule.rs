@@ -1,5 +1,6 @@
-//! The two schedules of the curriculum, all spans at once and from the left: a table, and cells for a claim (`ours:schedule/parallel/acc`).
-//! The run of the other schedule is `summary-sequential` (`train --set latent.schedule=sequential`).
+//! Schedules of the curriculum: all spans at once, from the left, and all at the largest k from the first step: a table, and cells for claims
+//! (`ours:schedule/parallel/acc`). The runs of the others are `summary-sequential` (`train --set latent.schedule=sequential`) and
+//! `summary-one-shot` (`train --set 'latent.stages=[{k=8,steps=1980}]'`).
 
 use anyhow::Result;
 
@@ -16,10 +17,13 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
 ];
 
 /// Key and name of a schedule, and the file of its phases.
-const SCHEDULES: [(&str, &str, &str); 2] =
-    [("parallel", "all spans at once", ""), ("sequential", "the leftmost k spans", "sequential")];
+const SCHEDULES: [(&str, &str, &str); 3] = [
+    ("parallel", "all spans at once", ""),
+    ("sequential", "the leftmost k spans", "sequential"),
+    ("one-shot", "all spans at the largest k, in one stage", "one-shot"),
+];
 
-/// A run's phase after SFT, and that of the same seed with the other schedule.
+/// A run's phase after SFT, and those of the same seed with other schedules.
 fn row<'f>(folder: &'f Folder, schedule: &str) -> Option<&'f PhaseRow> {
     let (.., file) = SCHEDULES.into_iter().find(|(key, ..)| *key == schedule)?;
     folder.rows::<PhaseRow>(file).iter().find(|row| row.phase == folder.sft)
@@ -31,19 +35,19 @@ fn of_schedule(cells: &Cells<'_>, schedule: &str, column: &str) -> Option<Estima
 
 fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     let rows: Vec<_> = SCHEDULES.iter().filter_map(|(key, name, _)| Some((name, row(folder, key)?))).collect();
-    if rows.len() < SCHEDULES.len() {
+    if rows.len() < 2 {
         return Ok(None);
     }
     let kinds = [("accuracy", 3), ("accuracy where it switched", 3), ("switch rate", 3), ("visible tokens", 1)];
     let measured = kinds.map(|(name, digits)| Heading::new(name, ColumnKind::Measured(digits)));
     let headings = std::iter::once(Heading::new("spans of a stage", ColumnKind::Text)).chain(measured).collect();
     let mut table =
-        Table::new(exhibit.label, "Parallel and sequential schedule of the curriculum, after SFT", headings);
+        Table::new(exhibit.label, "Schedules of the curriculum, after SFT", headings);
     for (name, row) in rows {
         let numbers = [Some(row.accuracy), row.latent_accuracy, Some(row.switch_rate), row.visible_tokens];
         table.push(std::iter::once(Cell::Text((*name).to_owned())).chain(numbers.map(Cell::measured)).collect())?;
     }
     table.note =
-        "One run each, of the same seed and budget; the paper promises the comparison and gives no number.".into();
+        "One run each, of the same seed and number of steps; the paper names the comparisons and gives no number.".into();
     Ok(Some(table))
 }
