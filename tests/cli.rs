@@ -168,6 +168,12 @@ fn blocks_are_shown_as_chips() {
         ["generate", "fixtures/micro", "--phase", "sft", "--prompt", "<bos> a = 5 ; h = a + 4 ; ? h :", "--lens"];
     let read = stdout(&probe(&micro));
     assert_eq!(read, "h = ⟨swi 5: + 4 = 2 </swi>⟩[0.00 0.00 0.00 0.00 1.00] ; # 2\n");
+    let listed = stdout(&probe(&[&micro[..micro.len() - 1], &["--lens=2"]].concat()));
+    let (first, steps) = listed.split_once('\n').expect("lines");
+    assert_eq!(format!("{first}\n"), read);
+    let steps: Vec<&str> = steps.lines().collect();
+    assert!(steps.len() == 5 && steps.iter().all(|line| line.split_whitespace().count() == 5), "{listed}");
+    assert!(steps[3].starts_with("latent[1,4]  2 0.9"), "{listed}");
     let changed = stdout(&probe(&[&micro[..], &["--hook", "latent.hook_injected=zero"]].concat()));
     assert!(changed.contains("⟨swi 5: ") && !changed.contains("+ 4 = 2"), "{changed}");
     let latents = positions.iter().filter(|p| p["kind"] == "latent");

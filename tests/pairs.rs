@@ -219,7 +219,12 @@ fn a_known_circuit_with_latents_is_named() {
         }
     }
     // A cell of the journal by a forward of its own: the reader at `#`, the clean value into the corrupt row.
-    let only = Config { components: vec![Head], modes: vec![PatchMode::Denoise], ..config };
+    let only = Config { components: vec![Head], layers: vec![READER.0], modes: vec![PatchMode::Denoise], ..config };
+    let missing = Config { layers: vec![99], ..only.clone() };
+    assert!(
+        format!("{:#}", pair_patching::unfit(&study, &missing).expect_err("no such layer"))
+            .contains("99 is not a layer")
+    );
     let mut cells = Measurements::in_memory();
     pair_patching::measure(&study, &only, &mut cells).expect("patches");
     let given = given::read(&study, only.file.as_ref().expect("a file")).expect("pairs");
@@ -228,6 +233,7 @@ fn a_known_circuit_with_latents_is_named() {
             (r.pair, r.layer, r.head, r.place.as_str()) == (number, READER.0, Some(READER.1), "position[12]")
         };
         let cell = cells.rows().iter().find(is).expect("a cell");
+        assert!(cells.rows().iter().all(|row| row.layer == READER.0));
         let moved = by_itself(&study, &given.pair.clean, &given.pair.corrupt, given.pair.says);
         assert!((cell.moved - moved).abs() < 1e-3, "{} in the journal, {moved} by a forward of its own", cell.moved);
     }

@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::head_patching::patch_form;
@@ -49,6 +49,8 @@ settings! {
         pub places: Places = Places::Number,
         /// Of head, mlp and resid.
         pub components: Vec<Component> = vec![Component::Head, Component::Mlp, Component::Resid],
+        /// Counted from 0; empty: all.
+        pub layers: Vec<usize> = vec![],
         pub modes: Vec<PatchMode> = vec![PatchMode::Denoise, PatchMode::Noise],
         /// The test ignores effects up to this share of the whole difference.
         pub least: f64 = LEAST_SHARE,
@@ -67,7 +69,11 @@ impl Config {
 
     fn nodes(&self, study: &Study) -> Vec<Node> {
         let all = Node::all_nodes(study.model.config()).into_iter();
-        all.filter(|node| self.components.contains(&node.name_parts().0)).collect()
+        let asked = |node: &Node| {
+            let (component, layer, _) = node.name_parts();
+            self.components.contains(&component) && (self.layers.is_empty() || self.layers.contains(&layer))
+        };
+        all.filter(asked).collect()
     }
 }
 
@@ -81,6 +87,10 @@ pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     let Some(file) = &config.file else {
         return Ok(Some(format!("{name}: pair_patching needs a file of pairs: `intervene pairs PAIRS.jsonl {name}`")));
     };
+    let (layers, last) = (study.model.config().num_hidden_layers, config.layers.iter().max());
+    if let Some(layer) = last.filter(|layer| **layer >= layers) {
+        bail!("pair_patching.layers (--layers): {layer} is not a layer of {name}, which has 0 to {}", layers - 1);
+    }
     comparable(&read(study, file)?, config.places)?;
     Ok(None)
 }

@@ -1,6 +1,7 @@
 //! `probe generate`: continues one prompt and shows how.
 
 use std::io::{IsTerminal, Write};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::device::MachineArgs;
 use super::hooks::{HookArgs, Reach, list};
-use super::lens::token;
+use super::lens::{named, token_cell};
 use super::render::render;
 use super::request::{Prompt, PromptArgs, Subject};
 use super::tensors::FromEnd;
@@ -44,9 +45,10 @@ pub struct Generate {
     chat_template_kwargs: Option<String>,
     #[command(flatten)]
     request: GenerateRequest,
-    /// Show the most probable next token at each latent step (logit lens of the last layer)
-    #[arg(long)]
-    lens: bool,
+    /// Show the most probable next token at each latent step (logit lens of the last layer); --lens=K also lists the K most
+    /// probable ones with their probabilities
+    #[arg(long, value_name = "K", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    lens: Option<NonZeroUsize>,
     /// Print one JSON object: tokens (new ids, without latents), text, trace
     #[arg(long)]
     json: bool,
@@ -155,7 +157,7 @@ impl Generate {
         let loaded = opened.load_on(machine)?;
         let Generation { traces, fired } = checked.run(&loaded, &self.model.named()?, Some(stop_flag()))?;
         let trace = traces.first().context("the decoder returned nothing")?;
-        let thinks = self.lens.then(|| read_latents(trace, &loaded, &checked)).transpose()?;
+        let thinks = self.lens.map(|top| read_latents(trace, &loaded, &checked, top.get())).transpose()?;
         self.show(trace, &loaded, &fired, thinks.as_deref())?;
         if let Some(out) = &request.out {
             say(&format!("{}: written", out.display()));
@@ -186,20 +188,39 @@ impl Generate {
         chat.with(arguments).context("--chat-template-kwargs")
     }
 
-    fn show(&self, trace: &Trace, loaded: &Loaded, fired: &[ChangeReport], thinks: Option<&[String]>) -> Result<()> {
+    /// Whether more than the most probable token of a latent step is shown.
+    fn lists(&self) -> bool {
+        self.lens.is_some_and(|top| top.get() > 1)
+    }
+
+    fn show(
+        &self,
+        trace: &Trace,
+        loaded: &Loaded,
+        fired: &[ChangeReport],
+        thinks: Option<&[LatentReading]>,
+    ) -> Result<()> {
         let vocabulary = loaded.vocabulary.as_ref();
         if self.json {
             let mut all = answer(trace, loaded)?;
             if !fired.is_empty() {
                 all["hooks"] = serde_json::to_value(fired)?;
             }
-            if let Some(tokens) = thinks {
-                all["lens"] = json!(tokens);
+            if let Some(readings) = thinks {
+                all["lens"] = json!(readings.iter().map(LatentReading::first).collect::<Vec<_>>());
+                if self.lists() {
+                    all["lens_top"] = json!(readings.iter().map(|reading| &reading.tokens).collect::<Vec<_>>());
+                }
             }
             return print(&format!("{all}\n"));
         }
         let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        print_styled(&format!("{}\n", render(trace, vocabulary, thinks, colour)?))?;
+        let first = thinks.map(|readings| readings.iter().map(LatentReading::first).collect::<Vec<_>>());
+        print_styled(&format!("{}\n", render(trace, vocabulary, first.as_deref(), colour)?))?;
+        for LatentReading { step, tokens } in thinks.filter(|_| self.lists()).unwrap_or_default() {
+            let tokens = tokens.iter().map(|(token, p)| format!("  {} {p:.3}", token_cell(token)));
+            print(&format!("{step}{}\n", tokens.collect::<String>()))?;
+        }
         let ended = match trace.end {
             End::Stop => "end of text",
             End::Budget => "token budget",
@@ -242,13 +263,25 @@ pub(super) fn replay<T>(
     Ok(changes.run((&[known], seed), again, work)?.0)
 }
 
-/// The most probable next token at each latent step, in the same run: with its changes.
-fn read_latents(trace: &Trace, loaded: &Loaded, checked: &CheckedGeneration) -> Result<Vec<String>> {
+/// The most probable next tokens at a latent step, most probable first.
+struct LatentReading {
+    step: Step,
+    tokens: Vec<(String, f64)>,
+}
+
+impl LatentReading {
+    fn first(&self) -> &str {
+        self.tokens.first().map_or("", |(token, _)| token)
+    }
+}
+
+/// The `top` most probable next tokens at each latent step, in the same run: with its changes.
+fn read_latents(trace: &Trace, loaded: &Loaded, checked: &CheckedGeneration, top: usize) -> Result<Vec<LatentReading>> {
     let (row, seed) = (loaded.row(trace)?, checked.settings.sampling.seed);
-    let layers = replay((&row, trace), &checked.changes, seed, |hooks| loaded.lens(&row, 1, hooks))?;
-    let readings = layers.last().context("a model without layers")?.iter().zip(&row.steps);
-    let latents = readings.filter(|(_, step)| matches!(step, Step::Latent { .. }));
-    Ok(latents.map(|(reading, _)| reading.first().map_or_else(String::new, |(id, _)| token(loaded, *id))).collect())
+    let layers = replay((&row, trace), &checked.changes, seed, |hooks| loaded.lens(&row, top, hooks))?;
+    let readings = named(loaded, layers.last().context("a model without layers")?);
+    let readings = row.steps.iter().zip(readings).map(|(&step, tokens)| LatentReading { step, tokens });
+    Ok(readings.filter(|reading| matches!(reading.step, Step::Latent { .. })).collect())
 }
 
 /// Counts of a row.

@@ -341,6 +341,6 @@ pub(super) fn token(loaded: &Loaded, id: u32) -> String {
 }
 
 /// A token as a table cell: spaces are visible, and a bar does not end the cell.
-fn token_cell(token: &str) -> String {
+pub(super) fn token_cell(token: &str) -> String {
     token.replace('\n', "⏎").replace('\t', "⇥").replace(' ', "␣").replace('|', "¦")
 }

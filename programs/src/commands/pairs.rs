@@ -60,6 +60,10 @@ pub(super) struct PairsRequest {
     #[arg(long, value_delimiter = ',', value_name = "head|mlp|resid", value_parser = setting::<Component>)]
     #[serde(default)]
     components: Vec<Component>,
+    /// Patched layers, counted from 0; by default all
+    #[arg(long, value_delimiter = ',', value_name = "LAYER")]
+    #[serde(default)]
+    layers: Vec<usize>,
     /// denoise: the clean run's value into the corrupt run; noise: the corrupt run's into the clean one; mean: the mean of all runs
     /// into the clean one. By default the first two
     #[arg(long, value_delimiter = ',', value_name = "denoise|noise|mean", value_parser = setting::<PatchMode>)]
@@ -82,6 +86,7 @@ impl PairsRequest {
         let mut config = Config { file: Some(file), places: self.places.unwrap_or_default(), ..Config::default() };
         put(&mut config.components, self.components.clone());
         put(&mut config.modes, self.modes.clone());
+        config.layers.clone_from(&self.layers);
         config
     }
 }

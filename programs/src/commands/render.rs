@@ -11,13 +11,8 @@ use switchyard::text::Vocabulary;
 
 /// Text without control characters, with `⟨swi 4⟩` for four latent steps, and p(exit) after each. Without a vocabulary, ids. `thinks`: a
 /// word per latent step, to show in its block.
-pub fn render(
-    trace: &Trace,
-    vocabulary: Option<&Vocabulary>,
-    thinks: Option<&[String]>,
-    colour: bool,
-) -> Result<String> {
-    let mut thinks = thinks.map(<[String]>::iter);
+pub fn render(trace: &Trace, vocabulary: Option<&Vocabulary>, thinks: Option<&[&str]>, colour: bool) -> Result<String> {
+    let mut thinks = thinks.map(<[&str]>::iter);
     let mut out = String::new();
     let mut text: Vec<u32> = vec![];
     let mut blocks = trace.blocks().into_iter();

@@ -233,15 +233,16 @@ class Model:
             told = self._ask({**ask, "lens": chosen} if chosen else ask, functions)
         return Lens(told["tokens"], told["layers"], told.get("read", list(range(len(told["layers"])))))
 
-    def pairs(self, pairs, components=None, modes=None, places=None) -> Pairs:
+    def pairs(self, pairs, components=None, modes=None, places=None, layers=None) -> Pairs:
         """Activation patching between prompts of your own: `model.pairs("pairs.jsonl").heatmap()`.
 
         A pair is `{"clean": …, "corrupt": …, "answer": " Mary", "wrong": " John"}`: a file with one a line, or a list of them.
-        `components`: of `head`, `mlp`, `resid`; `modes`: of `denoise`, `noise`, `mean`; `places`: `number` or `name`.
+        `components`: of `head`, `mlp`, `resid`; `modes`: of `denoise`, `noise`, `mean`; `places`: `number` or `name`;
+        `layers`: numbers from 0, by default all.
         """
         with tempfile.TemporaryDirectory() as folder:
             ask = {"do": "pairs", "file": _file(pairs, folder), "components": several(components), "modes": several(modes)}
-            told = self._ask({**ask, "places": places})
+            told = self._ask({**ask, "places": places, "layers": several(layers)})
         rows = Pairs(told["rows"])
         rows.tokens = told["tokens"]
         return rows
