@@ -3,6 +3,7 @@
 #![no_main]
 
 #[path = "../../tests/malformed/parsers.rs"]
+#[allow(dead_code, reason = "the suite also reads how a file is changed")]
 mod parsers;
 
 use std::path::PathBuf;
