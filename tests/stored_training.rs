@@ -16,7 +16,7 @@ use switchyard::model::checkpoint::{HostTensor, ModelFiles, write_random};
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::model::lora::LoraSettings;
-use switchyard::model::{Decoder, Hooks};
+use switchyard::model::{Decoder, Hooks, Matrix};
 use switchyard::recipe::{Compute, Optimizer};
 use switchyard::text::Vocabulary;
 use switchyard::train::sft::{self, Sft};
@@ -88,6 +88,30 @@ fn sft(latent_token: u32) -> Sft<'static> {
         accumulate: 1,
         threads: 2,
         checkpoint_every: 1,
+    }
+}
+
+/// Copied rows lie close together and have their source's size; drawn ones have the size asked for, and nothing in common.
+#[test]
+fn rows_of_new_tokens_are_copied_or_drawn() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let (path, device) = (base(temp.path(), false, false), Device::flex());
+    let new_rows = |std: Option<f64>| -> Vec<Vec<f32>> {
+        let opened = Checkpoint::open(path.to_str().expect("a path"), None, Apply::Merged).expect("opens");
+        let loaded = opened.load_to_train(Compute::F32, &device).expect("loads");
+        let loaded = loaded.add_switch_tokens(&NewRows { std, ..NewRows::default() }).expect("tokens");
+        let Matrix::Dense(table) = &loaded.model.embed_tokens else { panic!("a dense table") };
+        let table = values(&table.val());
+        table.chunks(32).rev().take(3).map(<[f32]>::to_vec).collect()
+    };
+    let norm = |row: &[f32]| row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+    let apart = |rows: &[Vec<f32>]| norm(&rows[0].iter().zip(&rows[1]).map(|(a, b)| a - b).collect::<Vec<_>>());
+    let (copied, drawn) = (new_rows(None), new_rows(Some(3.0)));
+    assert!(apart(&copied) < 0.1 * norm(&copied[0]), "{copied:?}");
+    assert!(apart(&drawn) > norm(&drawn[0]), "{drawn:?}");
+    for row in &drawn {
+        let std = norm(row) / 32f64.sqrt();
+        assert!((2.0..4.0).contains(&std), "{std}");
     }
 }
 
