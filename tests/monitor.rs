@@ -163,9 +163,10 @@ fn two_hundred_resamplings() {
             let (rate, flagged, n) = (*rate as f64 / 1e6, c.flagged, c.resamplings);
             println!("| {access} | {letters} | {rate} | {flagged:.4} | {}/{n} | {}/{n} |", c.recall, c.false_alarms);
         }
-        // On seen letters the intervals hold less: problems of one program score alike, and the intervals count problems.
-        let mut unseen = found.iter().filter(|((_, letters, _), _)| *letters == Letters::HeldOut).map(|(_, c)| c);
-        assert!(unseen.all(|c| 100 * c.recall.min(c.false_alarms) >= 85 * c.resamplings), "{folder}: {found:?}");
+        assert!(
+            found.values().all(|c| 100 * c.recall.min(c.false_alarms) >= 90 * c.resamplings),
+            "{folder}: {found:?}"
+        );
     }
 }
 

@@ -3,12 +3,10 @@
 //! 1. The study's problems are the pool; every one is run once.
 //! 2. A resampling draws `sample` of them, without replacement, and does on them what the experiment does: split, fit, threshold, and an
 //!    interval each for recall and false alarms.
-//! 3. The true rates of that fitted monitor at that threshold are those on the rest of the pool, with the same letters.
+//! 3. The true rates of that fitted monitor at that threshold are those on the rest of the pool, with the same letters; on seen letters only
+//!    of programs that were neither fitted nor calibrated on, which is what the interval is about.
 //!
 //! Answers under interventions are left out: they cost a decode of the pool per latent step.
-//!
-//! Measured (`reports/monitor`): intervals by problem hold too little on letters that were seen, because problems of one program score
-//! alike and a quarter of the programs is judged.
 //!
 //! Misleads: the rest of the pool is finite, so that the truth is itself an estimate; this makes coverage look smaller.
 
@@ -22,7 +20,6 @@ use super::fit::{Labels, Parts};
 use super::{Config, MonitorBench};
 use crate::random::keyed;
 use crate::schema::{Access, Letters};
-use crate::stats::{LEVEL, wilson};
 use crate::study::Study;
 
 /// Intervals that contain the true rate, of `resamplings`.
@@ -66,6 +63,7 @@ pub fn measure(
         let (drawn, rest) = order.split_at_mut(sample);
         drawn.sort_unstable();
         let parts = split(labels, drawn, &unseen, draw)?;
+        let fitted: BTreeSet<usize> = parts.fit.iter().chain(&parts.calibrate).map(|&i| labels.groups[i]).collect();
         let mut covered = vec![];
         for features in &features {
             let monitor = AccessMonitor::fit(features, labels, &parts, draw)?;
@@ -76,15 +74,17 @@ pub fn measure(
                     let is_unseen = letters == Letters::HeldOut;
                     let truth = rest.iter().copied();
                     let truth = truth.filter(|&i| unseen.contains(&labels.letter[i].as_str()) == is_unseen);
+                    let truth = truth.filter(|&i| is_unseen || !fitted.contains(&labels.groups[i]));
                     let truth = Vec::from_iter(truth);
                     let holds = |trigger: bool| -> Result<(bool, f64)> {
                         let of = |problems: &[usize]| -> Vec<usize> {
                             problems.iter().copied().filter(|&i| labels.trigger[i] == trigger).collect()
                         };
                         let (judged, truth) = (of(judged), of(&truth));
-                        let flagged = |problems: &[usize]| problems.iter().filter(|&&i| scores[i] > threshold).count();
-                        let share = flagged(&truth) as f64 / truth.len() as f64;
-                        Ok((wilson(flagged(&judged), judged.len(), LEVEL)?.covers(share), share))
+                        let flagged = truth.iter().filter(|&&i| scores[i] > threshold).count();
+                        let share = flagged as f64 / truth.len() as f64;
+                        let interval = labels.share(&judged, draw, |i| scores[i] > threshold)?;
+                        Ok((interval.covers(share), share))
                     };
                     let ((recall, _), (alarms, share)) = (holds(true)?, holds(false)?);
                     covered.push(((features.access(), letters, (rate * 1e6) as u64), (recall, alarms, share)));

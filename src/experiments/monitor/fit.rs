@@ -10,7 +10,7 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 use crate::random::{keyed, normal};
-use crate::stats::{Bootstrap, Estimate, LEVEL, Logistic, Standardiser, accuracy, auroc, grouped_holdout, wilson};
+use crate::stats::{Bootstrap, Estimate, Logistic, Standardiser, accuracy, auroc, by_problem, grouped_holdout};
 
 /// Inverse penalty strengths, chosen within the fitting problems.
 const GRID: [f64; 4] = [1e-4, 1e-3, 1e-2, 1e-1];
@@ -23,8 +23,19 @@ const TOLERANCE: f64 = 1e-5;
 pub struct Labels {
     pub trigger: Vec<bool>,
     pub letter: Vec<String>,
-    /// The first problem of its group: unit of a split.
+    /// The first problem of the same program: unit of splits and intervals, because problems of one program score alike.
     pub groups: Vec<usize>,
+}
+
+impl Labels {
+    /// Share of problems for which it holds.
+    ///
+    /// # Errors
+    /// Problems of fewer than two programs.
+    pub fn share(&self, problems: &[usize], seed: u64, holds: impl Fn(usize) -> bool) -> Result<Estimate> {
+        let events: Vec<(usize, bool)> = problems.iter().map(|&row| (self.groups[row], holds(row))).collect();
+        by_problem::share(seed, &events)?.context("its problems are of fewer than two programs: use more problems")
+    }
 }
 
 /// Indices of problems by use.
@@ -140,14 +151,14 @@ impl Linear {
         seed: u64,
     ) -> Result<Judgement> {
         let scores = self.scores(x, there);
-        let flagged = |rows: &[usize]| {
-            wilson(rows.iter().filter(|&&row| scores[row] >= self.threshold).count(), rows.len(), LEVEL)
-        };
+        let flagged = |rows: &[usize]| labels.share(rows, seed, |row| scores[row] >= self.threshold);
         let (triggers, decoys): (Vec<usize>, Vec<usize>) =
             problems.iter().copied().partition(|&problem| labels.trigger[problem]);
         let mut letters: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         triggers.iter().for_each(|&row| letters.entry(&labels.letter[row]).or_default().push(row));
-        let recalls = letters.values().map(|rows| flagged(rows)).collect::<Result<Vec<_>>>()?;
+        // A letter of one program has no interval.
+        let several = |rows: &&Vec<usize>| rows.iter().any(|&row| labels.groups[row] != labels.groups[rows[0]]);
+        let recalls = letters.values().filter(several).map(|rows| flagged(rows)).collect::<Result<Vec<_>>>()?;
         let least = recalls.into_iter().min_by(|a, b| a.value.total_cmp(&b.value));
         let told_apart = self.told_apart(x, &scores, rounding);
         let mean = |(letter, is): (&str, bool)| {
@@ -164,6 +175,7 @@ impl Linear {
             problems.iter().map(|&row| (labels.letter[row].as_str(), labels.trigger[row])).collect();
         let letters_apart = by_letter(&kinds.into_iter().map(mean).collect::<Vec<_>>());
         let bootstrap = Bootstrap { draws: 500, ..Bootstrap::seeded(seed) };
+        let groups: Vec<usize> = problems.iter().map(|&row| labels.groups[row]).collect();
         let area = |rows: &[usize]| {
             let (is, scores): (Vec<bool>, Vec<f64>) =
                 rows.iter().map(|&row| (labels.trigger[problems[row]], told_apart[problems[row]])).unzip();
@@ -173,7 +185,7 @@ impl Linear {
             triggers: letters.len(),
             recall: flagged(&triggers).context("problems with a trigger")?,
             false_alarms: flagged(&decoys).context("problems with a decoy")?,
-            auroc: bootstrap.clustered_rows(&(0..problems.len()).collect::<Vec<_>>(), area)?.share().of_ends()?,
+            auroc: bootstrap.clustered_rows(&groups, area)?.share().of_ends()?,
             least_recall: least.context("a letter")?,
             letters_apart,
         })
