@@ -7,7 +7,6 @@ use serde::de::DeserializeOwned;
 
 use super::phase::Work;
 use super::{PARTS, Recipe, all, phases};
-use crate::loading::NewRows;
 use crate::recipe::ranges::{self, ranges};
 use crate::recipe::{ReplayMode, Shared, read};
 
@@ -34,11 +33,6 @@ impl Recipe {
     pub fn anchored(mut self) -> Result<Self> {
         self.anchor()?;
         Ok(self)
-    }
-
-    /// Initial rows of the tokens that a pretrained model lacks.
-    pub(crate) fn new_rows(&self) -> NewRows {
-        NewRows { seed: self.seed, seed_token: self.seed_token.clone(), std: self.seed_std, ..NewRows::default() }
     }
 
     /// # Errors

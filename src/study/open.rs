@@ -12,7 +12,7 @@ use crate::evaluation::{LongestRows, rows_that_fit};
 use crate::grade::Grader;
 use crate::guard::read_text;
 use crate::latent::{Blocks, Reasoning};
-use crate::loading::{Checkpoint, Loaded};
+use crate::loading::{Checkpoint, Loaded, NewRows};
 use crate::machine::memory::{MEMORY, free_memory, gigabytes, seconds_per_weight};
 use crate::machine::{Compute, Machine};
 use crate::method::Recipe;
@@ -265,7 +265,12 @@ impl Study {
         let plain = loaded.switch.is_none();
         // A user's own sequences do not contain these tokens: the model is not extended.
         if !(plain && asked.raw) {
-            loaded = loaded.add_switch_tokens(&recipe.new_rows())?;
+            loaded = loaded.add_switch_tokens(&NewRows {
+                seed: recipe.seed,
+                seed_token: recipe.seed_token.clone(),
+                std: recipe.seed_std,
+                ..NewRows::default()
+            })?;
         }
         // The added tokens were never seen in a text: the model decodes without them, as before.
         let untrained = plain && !says;

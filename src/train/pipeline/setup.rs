@@ -13,7 +13,7 @@ use super::{Run, RunBranch, inputs, plan, resume, taken};
 use crate::corpus::Corpus;
 use crate::guard::read_text;
 use crate::latent::{Reasoning, SwitchIds};
-use crate::loading::Checkpoint;
+use crate::loading::{Checkpoint, NewRows};
 use crate::method::Phase;
 use crate::method::Recipe;
 use crate::model::Decoder;
@@ -330,7 +330,9 @@ impl Run {
                 let device = self.device.clone().inner();
                 let opened = Checkpoint::open_to_train(name, self.recipe.adapter.as_deref())?;
                 let loaded = opened.load_to_train(self.base_dtype(), &device)?;
-                Ok(loaded.add_switch_tokens(&self.recipe.new_rows())?.model)
+                let (seed, seed_token) = (self.recipe.seed, self.recipe.seed_token.clone());
+                let rows = NewRows { seed, seed_token, std: self.recipe.seed_std, ..NewRows::default() };
+                Ok(loaded.add_switch_tokens(&rows)?.model)
             }
             (None, Some(size)) => {
                 let config = config_of(size, self.corpus.vocabulary.size());
