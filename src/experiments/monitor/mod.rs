@@ -19,7 +19,7 @@
 //! Misleads: a monitor may read the mark instead of the behaviour: it does if it also works on the control model. Seen letters can be
 //! memorised; only held-out ones show a common feature, and there are few of them, so `least_recall` is reported. A rate of false alarms
 //! holds for decoys like those of the calibration, not for letters that it never saw. An adversary in weights is a model
-//! of its own (`switch_evasion`); one that paraphrases text is not tried. Intervals resample programs, since problems of one program
+//! of its own (`switch_evasion`); text is paraphrased only by other letters. Intervals resample programs, since problems of one program
 //! score alike ([`coverage`] measures how often they hold the true rate).
 
 pub mod access;
