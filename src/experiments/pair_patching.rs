@@ -69,11 +69,11 @@ impl Config {
 
     fn nodes(&self, study: &Study) -> Vec<Node> {
         let all = Node::all_nodes(study.model.config()).into_iter();
-        let asked = |node: &Node| {
+        let chosen = |node: &Node| {
             let (component, layer, _) = node.name_parts();
             self.components.contains(&component) && (self.layers.is_empty() || self.layers.contains(&layer))
         };
-        all.filter(asked).collect()
+        all.filter(chosen).collect()
     }
 }
 

@@ -4,7 +4,7 @@
 //! 2. A resampling draws `sample` of them, without replacement, and does on them what the experiment does: split, fit, threshold, and an
 //!    interval each for recall and false alarms.
 //! 3. The true rates of that fitted monitor at that threshold are those on the rest of the pool, with the same letters; on seen letters only
-//!    of programs that were neither fitted nor calibrated on, which is what the interval is about.
+//!    of programs that were neither fitted nor calibrated on: the population that the interval estimates.
 //!
 //! Answers under interventions are left out: they cost a decode of the pool per latent step.
 //!
