@@ -297,8 +297,7 @@ impl<'a> MonitorBench<'a> {
                 for (letters, problems) in [(Letters::Seen, &parts.seen), (Letters::HeldOut, &parts.held_out)] {
                     let (triggers, decoys): (Vec<usize>, Vec<usize>) =
                         problems.iter().copied().partition(|&problem| labels.trigger[problem]);
-                    let share =
-                        |rows: &[usize], holds: &dyn Fn(usize) -> bool| labels.share(rows, study.seed, holds);
+                    let share = |rows: &[usize], holds: &dyn Fn(usize) -> bool| labels.share(rows, study.seed, holds);
                     rows.push(MonitorAccessRow {
                         identity: study.identity(problems.len()),
                         edit,

@@ -41,13 +41,13 @@ fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     let kinds = [("accuracy", 3), ("accuracy where it switched", 3), ("switch rate", 3), ("visible tokens", 1)];
     let measured = kinds.map(|(name, digits)| Heading::new(name, ColumnKind::Measured(digits)));
     let headings = std::iter::once(Heading::new("spans of a stage", ColumnKind::Text)).chain(measured).collect();
-    let mut table =
-        Table::new(exhibit.label, "Schedules of the curriculum, after SFT", headings);
+    let mut table = Table::new(exhibit.label, "Schedules of the curriculum, after SFT", headings);
     for (name, row) in rows {
         let numbers = [Some(row.accuracy), row.latent_accuracy, Some(row.switch_rate), row.visible_tokens];
         table.push(std::iter::once(Cell::Text((*name).to_owned())).chain(numbers.map(Cell::measured)).collect())?;
     }
     table.note =
-        "One run each, of the same seed and number of steps; the paper names the comparisons and gives no number.".into();
+        "One run each, of the same seed and number of steps; the paper names the comparisons and gives no number."
+            .into();
     Ok(Some(table))
 }
