@@ -209,9 +209,10 @@ fn a_model_without_switch_tokens_and_other_sources_are_decided_ahead() {
     let settings = settings(1.0);
     let plain = Decode { switch: None, controller: &Blocks::Never, ..how(&model, &settings) };
     assert!(ahead_of_the_host(plain, &requests(5), 2).0 < 2e-5);
-    let source = Source::FixedEmbedding { token: IDS.latent };
-    let (worst, traces) = ahead_of_the_host(Decode { source: &source, ..how(&model, &settings) }, &requests(9), 1);
-    assert!(worst < 2e-5 && traces.iter().any(Trace::switched));
+    for source in [Source::FixedEmbedding { token: IDS.latent }, Source::ScaledState { norm: 0.7 }] {
+        let (worst, traces) = ahead_of_the_host(Decode { source: &source, ..how(&model, &settings) }, &requests(9), 1);
+        assert!(worst < 2e-5 && traces.iter().any(Trace::switched), "{source:?}");
+    }
 }
 
 /// A source that breaks the rows of every latent.
@@ -357,9 +358,9 @@ fn an_error_in_one_row_ends_that_row_only() {
 }
 
 /// Mean of a fixed projection of the hidden states after the blocks, as a function of the model.
-fn probe_loss(model: &Decoder, rows: &[Vec<u32>], gradient: Gradient) -> Tensor<1> {
+fn probe_loss(model: &Decoder, rows: &[Vec<u32>], source: &Source, gradient: Gradient) -> Tensor<1> {
     let sequences = sequences(rows);
-    let all = unroll(model, &sequences, &HiddenState, gradient, &mut Hooks::none()).expect("unroll");
+    let all = unroll(model, &sequences, source, gradient, &mut Hooks::none()).expect("unroll");
     let places: Vec<_> = rows.iter().enumerate().map(|(b, r)| (b, r.len() - 1)).collect();
     let h = all.hidden_at(&places).expect("places");
     let [n, d] = h.dims();
@@ -370,6 +371,11 @@ fn probe_loss(model: &Decoder, rows: &[Vec<u32>], gradient: Gradient) -> Tensor<
 
 #[test]
 fn through_gradients_agree_with_finite_differences() {
+    through_gradients_agree(&Source::HiddenState);
+    through_gradients_agree(&Source::ScaledState { norm: 0.7 });
+}
+
+fn through_gradients_agree(source: &Source) {
     let rows = vec![vec![3, 5, 21, 23, 23, 23, 22, 7], vec![4, 21, 23, 22, 9, 21, 23, 23, 22, 2]];
     let device = Device::flex();
     let base = tiny(7);
@@ -379,7 +385,7 @@ fn through_gradients_agree_with_finite_differences() {
     })
     .expect("a model")
     .cast(FloatDType::F64);
-    let loss = probe_loss(&model, &rows, Gradient::Through);
+    let loss = probe_loss(&model, &rows, source, Gradient::Through);
     let grads = GradientsParams::from_grads(loss.backward(), &model);
     let by_name = gradients_by_name(&model, &grads).expect("gradients");
 
@@ -404,7 +410,7 @@ fn through_gradients_agree_with_finite_differences() {
                     Ok(t)
                 });
                 let moved = moved.expect("a model").cast(FloatDType::F64);
-                probe_loss(&moved, &rows, Gradient::Through).into_scalar::<f64>()
+                probe_loss(&moved, &rows, source, Gradient::Through).into_scalar::<f64>()
             };
             // The step that f32 weights really took.
             let held = base.export().expect("weights");
@@ -413,7 +419,7 @@ fn through_gradients_agree_with_finite_differences() {
             let numeric = (at(step) - at(-step)) / width;
             let ours = f64::from(grad.data[entry]);
             let off = (ours - numeric).abs() / numeric.abs().max(1e-2);
-            assert!(off < 1e-3, "{name}[{entry}]: gradient {ours}, finite difference {numeric}");
+            assert!(off < 1e-3, "{source:?}, {name}[{entry}]: gradient {ours}, finite difference {numeric}");
         }
     }
 }
@@ -429,7 +435,7 @@ fn frozen_latents_pass_no_gradient() {
     // The loss reads the state at the last latent itself: everything on the way to it is frozen.
     let rows = vec![vec![3, 5, 21, 23, 23]];
     let gradient_of = |gradient| {
-        let loss = probe_loss(&model, &rows, gradient);
+        let loss = probe_loss(&model, &rows, &Source::HiddenState, gradient);
         let grads = GradientsParams::from_grads(loss.backward(), &model);
         gradients_by_name(&model, &grads).expect("gradients")
     };
@@ -448,7 +454,7 @@ fn frozen_latents_pass_no_gradient() {
     // Text after the block: token 5 reaches the loss by attention, and by the block only where gradients go through.
     let rows = vec![vec![3, 5, 21, 23, 23, 22, 7]];
     let norm = |gradient| {
-        let loss = probe_loss(&model, &rows, gradient);
+        let loss = probe_loss(&model, &rows, &Source::HiddenState, gradient);
         let grads = GradientsParams::from_grads(loss.backward(), &model);
         values(&grads.get::<2>(model.embed_tokens.param().expect("floats").id).expect("embedding gradient"))
     };

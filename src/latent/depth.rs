@@ -133,6 +133,8 @@ fn input(config: &ModelConfig, source: &Source, sizes: HeadSizes, logits: usize)
     let missing = || format!("the source `{source:?}` needs a head that is not in {}", heads::FILE);
     Ok(Some(match *source {
         Source::HiddenState => 0,
+        // Square, sum, root, reciprocal, and two factors.
+        Source::ScaledState { .. } => 1 + sum(d) + 4,
         Source::FixedEmbedding { .. } => return Ok(None),
         Source::Projection => body(sizes.projection.with_context(missing)?, d),
         Source::LatentHead => {
@@ -222,12 +224,15 @@ mod tests {
     fn every_source_that_recurs_lengthens_the_chain() {
         let qwen = config(Family::Qwen3);
         let hybrid = Source::Hybrid(Hybrid { temperature: 0.5, end: 2 });
-        for source in [Source::HiddenState, Source::Projection, Source::LatentHead, hybrid] {
+        let scaled = Source::ScaledState { norm: 3.0 };
+        for source in [Source::HiddenState, scaled, Source::Projection, Source::LatentHead, hybrid] {
             let of = depth(&qwen, source, 256);
             assert_eq!(of.chain(3).layers, 16, "{source:?}");
             assert!(of.chain(3).operations >= 4 * of.forward + of.readout, "{source:?}");
         }
         // Up 7 + 1, GELU 5, down 7 + 1, LayerNorm 12 + 9.
+        // Square, sum of 64, root, reciprocal, two factors.
+        assert_eq!(depth(&qwen, scaled, 256).input, Some(1 + 6 + 4));
         assert_eq!(depth(&qwen, Source::Projection, 256).input, Some(42));
         let error = SerialDepth::new(&qwen, &Source::Projection, HeadSizes::default(), 256).expect_err("no head");
         assert!(error.to_string().contains(heads::FILE), "{error}");

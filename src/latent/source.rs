@@ -43,6 +43,10 @@ pub trait LatentSource: Send + Sync {
 pub enum Source {
     #[default]
     HiddenState,
+    /// The hidden state at a given L2 norm.
+    ScaledState {
+        norm: f64,
+    },
     FixedEmbedding {
         token: u32,
     },
@@ -78,6 +82,9 @@ impl Source {
             ensure!(top_p > 0.0 && top_p <= 1.0, "vocabulary mixture: top_p must be in (0, 1], found {top_p}");
             ensure!(temperature > 0.0, "vocabulary mixture: temperature must be above 0, found {temperature}");
         }
+        if let Source::ScaledState { norm } = *self {
+            ensure!(norm > 0.0 && norm.is_finite(), "scaled state: norm must be a finite number above 0, found {norm}");
+        }
         if let Source::Hybrid(Hybrid { temperature, .. }) = *self {
             ensure!(temperature > 0.0, "hybrid: temperature must be above 0, found {temperature}");
         }
@@ -89,6 +96,7 @@ impl LatentSource for Source {
     fn inject(&self, h: Tensor<3>, at: &Span, model: &Decoder) -> Result<Tensor<3>> {
         match *self {
             Source::HiddenState => HiddenState.inject(h, at, model),
+            Source::ScaledState { norm } => ScaledState { norm }.inject(h, at, model),
             Source::FixedEmbedding { token } => FixedEmbedding { token }.inject(h, at, model),
             Source::VocabularyMixture { top_k, top_p, temperature } => {
                 VocabularyMixture { top_k, top_p, temperature }.inject(h, at, model)
@@ -102,6 +110,7 @@ impl LatentSource for Source {
     fn name(&self) -> String {
         match *self {
             Source::HiddenState => HiddenState.name(),
+            Source::ScaledState { norm } => ScaledState { norm }.name(),
             Source::FixedEmbedding { token } => FixedEmbedding { token }.name(),
             Source::VocabularyMixture { top_k, top_p, temperature } => {
                 VocabularyMixture { top_k, top_p, temperature }.name()
@@ -140,6 +149,24 @@ impl LatentSource for HiddenState {
 
     fn stays_on_device(&self) -> bool {
         true
+    }
+}
+
+/// The hidden state's direction at another L2 norm: `norm · h / ‖h‖₂`. The final norm of a pretrained model leaves states many times as
+/// long as its token embeddings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScaledState {
+    pub norm: f64,
+}
+
+impl LatentSource for ScaledState {
+    fn inject(&self, h: Tensor<3>, _at: &Span, _model: &Decoder) -> Result<Tensor<3>> {
+        let length = h.clone().square().sum_dim(2).add_scalar(f32::MIN_POSITIVE).sqrt();
+        Ok(h * length.recip().mul_scalar(self.norm))
+    }
+
+    fn name(&self) -> String {
+        format!("scaled_state({})", self.norm)
     }
 }
 

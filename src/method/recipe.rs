@@ -126,6 +126,7 @@ mod tests {
             "data.budgets=true",
             "latent.keep_steps=[1]",
             "latent.fresh_stages=true",
+            "latent.source={ kind = 'scaled_state', norm = 3.0 }",
             "grpo.from_stage=best",
             "grpo.loss_mean=question",
             "grpo.mask_tags=false",
@@ -189,7 +190,7 @@ mod tests {
             }
         }
         for (name, _) in &ranges(PARTS) {
-            let there = |key: &String| name.strip_suffix('*').map_or(key == name, |table| key.starts_with(table));
+            let there = |key: &String| key == name || key.starts_with(&format!("{name}."));
             assert!(seen.iter().any(there), "{name} is in the table and is no setting");
         }
         for (name, _) in PRESETS {
@@ -203,6 +204,8 @@ mod tests {
         let said = of("latent.stages=[{ k = 1, steps = 2 }, { k = 2, steps = 0, epochs = nan }]");
         assert!(said.contains("latent.stages[1].epochs must be a number of at least 0, found nan"), "{said}");
         assert!(of("colar.factors=[3, 0]").contains("colar.factors[1]"));
+        assert!(of("latent.source={kind='projection'}").contains("latent.source must be hidden_state"));
+        assert!(of("latent.source={kind='scaled_state',norm=0}").contains("latent.source"));
     }
 
     #[test]

@@ -88,7 +88,7 @@ pub(super) const SFT: Phase = Phase {
     reads: &["latent"],
     row: TableRow::Paper("switch_sft"),
     panel: Panel::Text,
-    work: Work::Supervised(|context| curriculum_phase(context, "switch", Source::HiddenState)),
+    work: Work::Supervised(|context| curriculum_phase(context, "switch", context.recipe.latent.source)),
 };
 
 /// The checkpoint inside phase 2 that GRPO starts from, where it does not start from the finished one.

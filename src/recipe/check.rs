@@ -1,10 +1,10 @@
 //! Checks of combinations of a recipe's settings; `ranges` checks each setting alone.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::{Compute, FromStage, Shared, Stage, Strongest};
-use crate::latent::Exit;
 use crate::latent::reasoning::MOST_LATENTS;
+use crate::latent::{Exit, Source};
 use crate::text::sources::Generations;
 
 /// Upper bound on problems: more than any data set has, and few enough for memory.
@@ -48,6 +48,12 @@ impl Shared {
 
     /// Latents per token, and their bounds.
     fn check_latents(&self) -> Result<()> {
+        let source = self.latent.source;
+        source.check().context("latent.source")?;
+        ensure!(
+            matches!(source, Source::HiddenState | Source::ScaledState { .. } | Source::VocabularyMixture { .. }),
+            "latent.source must be hidden_state, scaled_state or vocabulary_mixture: {source:?} belongs to another method"
+        );
         let c = self.latent.c;
         for (i, stage) in self.latent.stages.iter().enumerate() {
             let own = stage.c.unwrap_or(c);

@@ -48,7 +48,7 @@ pub(crate) type Settings = &'static [(&'static str, Range)];
 
 /// All parts except those of methods, including structs without defaults and structs of other modules.
 static PARTS: [(&str, Settings); 16] = [
-    ("", &[("name", Typed), ("seed", Count(0, i64::MAX as usize)), ("methods[]", Typed), ("task.*", Typed)]),
+    ("", &[("name", Typed), ("seed", Count(0, i64::MAX as usize)), ("methods[]", Typed), ("task", Typed)]),
     (
         "data.",
         &[
@@ -58,8 +58,8 @@ static PARTS: [(&str, Settings); 16] = [
             ("test_rows", Count(0, MOST_ROWS)),
             ("template", Typed),
             ("max_tokens", Count(1, POSITIONS)),
-            ("fields.*", Typed),
-            ("test_fields.*", Typed),
+            ("fields", Typed),
+            ("test_fields", Typed),
             ("generations", Typed),
             ("shuffle", Typed),
             ("grpo_path", Typed),
@@ -163,13 +163,10 @@ impl Range {
     }
 }
 
-/// The range of a setting, by its key with `[]` for any element of a list.
+/// The range of a setting, by its key with `[]` for any element of a list. Where the type decides, it is that of all keys of a table.
 pub(crate) fn range_of(ranges: &[(String, Range)], key: &str) -> Option<Range> {
-    let named = |name: &str| match name.strip_suffix(".*") {
-        Some(table) => key.strip_prefix(table).is_some_and(|rest| rest.starts_with('.')),
-        None => name == key,
-    };
-    ranges.iter().find(|(name, _)| named(name)).map(|(_, range)| *range)
+    let inside = |table: &str| key.strip_prefix(table).is_some_and(|rest| rest.starts_with('.'));
+    ranges.iter().find(|(name, range)| name == key || *range == Typed && inside(name)).map(|(_, range)| *range)
 }
 
 /// Checks every setting of a recipe.

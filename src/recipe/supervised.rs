@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::is_default;
 use super::ranges::Range::{self, Count, Each, NotNegative, Positive, Share, Tables, Typed};
 use super::ranges::{BATCH, POSITIONS, STEPS};
-use crate::latent::Gradient;
+use crate::latent::{Gradient, Source};
 
 settings! {
     /// Text chain-of-thought training from nothing. `steps = 0` takes the pretrained model as it is.
@@ -111,6 +111,11 @@ settings! {
         /// Share of samples left without tags.
         pub untagged: f64 = 0.0 => Share,
         pub gradient: Gradient = Gradient::Through => Typed,
+        /// What is fed back at latent positions: the hidden state (the paper), the same at another length
+        /// (`{kind="scaled_state",norm=3}`), or the embeddings of the tokens that it says
+        /// (`{kind="vocabulary_mixture",top_k=8,temperature=1}`).
+        #[serde(skip_serializing_if = "is_default")]
+        pub source: Source = Source::HiddenState => Typed,
         pub stages: Vec<Stage> = vec![] => Tables(Stage::RANGES),
         /// Every stage is a separate training run on the weights of the stage before (the paper's warm start): the optimiser
         /// forgets its state, and the learning rate warms up and falls as a cosine over the stage. Otherwise moments and rate go on,
