@@ -85,12 +85,28 @@ pub(super) fn take<S: DeserializeOwned + Default>(table: &mut toml::Table, key: 
 pub fn settings(recipe: &Recipe) -> Result<Vec<[String; 3]>> {
     let table = recipe.table()?;
     let row = |(key, range): (String, ranges::Range)| {
-        let plain = key.trim_end_matches("[]").trim_end_matches(".*");
+        let plain = key.trim_end_matches("[]");
         let value = plain.split('.').try_fold(toml::Value::Table(table.clone()), |at, name| at.get(name).cloned());
         let value = value.filter(|value| !value.is_table()).map(|value| value.to_string()).unwrap_or_default();
-        [key.clone(), range.said(), value]
+        let said = if range == ranges::Range::Typed { words_of_type(&key) } else { range.said() };
+        [key, said, value]
     };
     Ok(ranges(PARTS).into_iter().map(row).collect())
+}
+
+/// What a setting without a range takes, in the words of its type's error: an empty text is refused by every type but text.
+fn words_of_type(key: &str) -> String {
+    let (key, wrong) = key.strip_suffix("[]").map_or((key, "''"), |list| (list, "['']"));
+    let Err(error) = read::<Recipe>("smoke", &[format!("{key}={wrong}")]) else { return "text".to_owned() };
+    let error = error.root_cause().to_string();
+    let expected = error.split_once("expected ").map_or(&*error, |(_, expected)| expected);
+    match expected.split("in `").next().unwrap_or_default().trim() {
+        "a boolean" => "`true` or `false`".to_owned(),
+        table if ["struct ", "internally tagged enum "].iter().any(|kind| table.starts_with(kind)) => {
+            "a table".to_owned()
+        }
+        words => words.to_owned(),
+    }
 }
 
 #[cfg(test)]

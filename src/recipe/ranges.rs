@@ -114,7 +114,7 @@ static PARTS: [(&str, Settings); 16] = [
 /// A part of a recipe: prefix of its keys, and its settings.
 pub(crate) type Part = (&'static str, Settings);
 
-/// Every setting, those of `methods` last; `[]` means any element of a list, a final `*` everything inside.
+/// Every setting, those of `methods` last; `[]` means any element of a list.
 pub(crate) fn ranges(methods: &[Part]) -> Vec<(String, Range)> {
     let all = PARTS.iter().chain(methods);
     all.flat_map(|(part, settings)| settings.iter().map(move |setting| (part, setting)))
