@@ -145,23 +145,17 @@ impl Limit {
         };
         let count = (weights as usize / 4).clamp(1 << 10, 1 << 28);
         let reads = (1 << 25) / count + 3;
-        let rates = if ops::is_cpu(device) {
-            let source = vec![1.0f32; count];
-            let part = count.div_ceil(machine.threads);
-            MeasuredRates::new(4 * count * reads, 3, || {
-                std::thread::scope(|scope| {
-                    source.chunks(part).for_each(|part| drop(scope.spawn(|| (0..reads).for_each(|_| read(part)))));
-                });
-                Ok(())
-            })?
-        } else {
-            // Each reads all of it and writes as much.
-            let source = Tensor::<1>::ones([count], device);
-            MeasuredRates::new(2 * 4 * count * reads, 3, || {
-                (0..reads).for_each(|_| drop(source.clone().add_scalar(1.0)));
-                device.sync().context("timing a copy")
-            })?
-        };
+        let source = Tensor::<1>::ones([count], device);
+        let on_cpu = ops::is_cpu(device);
+        // A sum reads all of it by all threads; on a GPU a copy, which writes as much, says more.
+        let touched = if on_cpu { 1 } else { 2 };
+        let rates = MeasuredRates::new(touched * 4 * count * reads, 3, || {
+            (0..reads).for_each(|_| {
+                let source = source.clone();
+                drop(if on_cpu { ops::sum_of_squares(source) } else { source.add_scalar(1.0) });
+            });
+            device.sync().context("timing reads")
+        })?;
         Ok(Self { products, reads: rates.median() })
     }
 
@@ -385,15 +379,6 @@ impl Bench {
             grpo::step(&mut trainer, behaviour, &sampled, None, &grpo, machine.threads.min(rollouts)).map(drop)
         })
     }
-}
-
-/// Reads all values once, sixteen sums at a time.
-fn read(values: &[f32]) {
-    let mut sums = [0.0f32; 16];
-    for chunk in values.chunks_exact(16) {
-        sums.iter_mut().zip(chunk).for_each(|(sum, value)| *sum += value);
-    }
-    std::hint::black_box(sums);
 }
 
 /// Bytes of the files of weights at a place.
