@@ -9,7 +9,7 @@ use switchyard::schema::{AccuracyRow, FateRow, PhaseRow, RowFile, SwitchBenefitR
 use switchyard::store::{RowWriter, read, read_flat};
 
 const SEEDS: [u64; FateRow::SEEDS] = [2, 3, 4, 5, 6];
-/// Steps of the primary block at which weights are kept.
+/// Steps of the primary block at which weights are saved.
 const KEPT: [usize; 4] = [40, 80, 120, FateRow::STEPS];
 /// Start steps of the grid.
 const STARTS: [usize; 4] = [25, 50, 100, 300];
@@ -66,7 +66,7 @@ impl Run {
         self.kl[step.saturating_sub(5)..step].iter().sum::<f64>() / 5.0
     }
 
-    /// The kept step whose KL from the start is nearest to `distance`.
+    /// The saved step whose KL from the start is nearest to `distance`.
     fn at(&self, distance: f64) -> usize {
         let off = |step: usize| (self.kl(step) - distance).abs();
         KEPT.into_iter().min_by(|a, b| off(*a).total_cmp(&off(*b))).unwrap_or(FateRow::STEPS)

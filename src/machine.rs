@@ -65,7 +65,7 @@ names! {
         Bf16 = "bf16",
         /// In f32, with matrices kept in memory as their files store them. Over them LoRA factors can be trained.
         Stored = "stored",
-        /// As `Stored` on the CPU, with what is multiplied with a kept matrix rounded to bf16 first. By recipes and commands called `stored-bf16`.
+        /// As `Stored` on the CPU, with the other factor of a stored matrix rounded to bf16 first. Recipes and commands call it `stored-bf16`.
         StoredBf16 = "stored-bf16",
     }
 }

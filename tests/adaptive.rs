@@ -1,4 +1,4 @@
-//! Problems that say how many visible tokens their answer may have: who obeys, and what is told of it.
+//! Problems with a limit on the visible tokens of their answer: which decoders obey it, and what the rows record.
 
 use burn::tensor::Device;
 use switchyard::corpus::Corpus;

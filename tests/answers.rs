@@ -162,7 +162,7 @@ fn a_folder_of_a_data_set_is_trained_on_and_held_out_by_its_parts() {
         |n: usize| json!({"id": n.to_string(), "question": format!("q {n}"), "solution": "a", "answer": n.to_string()});
     let mut lines: Vec<Value> = (0..10).map(row).collect();
     lines.extend([0, 1, 2, 9].map(row));
-    // The last four are held out: all stand among the first ten too, and one training problem stands there twice.
+    // The last four are held out: all are among the first ten too, and one training problem occurs there twice.
     lines.insert(4, row(3));
     let of = corpus(&written(&temp, "leak.jsonl", &lines), 100, 4);
     assert_eq!((of.train.len(), of.test.len()), (11, 4));

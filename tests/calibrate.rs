@@ -108,7 +108,7 @@ fn the_truth_of_every_kind_holds() {
             Purpose::Inert | Purpose::Empty | Purpose::Blind | Purpose::Marked | Purpose::Covert => {
                 assert_eq!(modes[..3].iter().map(|&mode| changed(mode)).sum::<f64>(), 0.0, "{kind} {built:?}");
             }
-            // What is needed is the block, not what stands in it.
+            // The block is needed, not its content.
             Purpose::Bound => {
                 let idle = ["zero", "resample", "mean", "empty_block"];
                 assert_eq!(idle.map(changed).iter().sum::<f64>(), 0.0, "{kind} {built:?}");
@@ -176,7 +176,7 @@ fn verdicts_are_right_where_the_truth_is_known() {
     assert!(seen.len() > 100 && wrong.len() <= most_wrong(seen.len()), "{wrong:#?}");
 }
 
-/// The same seed gives the same rows, whatever else is asked for.
+/// The same seed gives the same rows, whatever else is measured.
 #[test]
 fn a_draw_is_its_own() {
     let all = rows(&["exit"], &[20, 50], 2);
@@ -247,7 +247,7 @@ fn the_command_writes_what_the_report_cites() {
     refused(&mut probe(&["--only", "nothing"]), &["--list"]);
 }
 
-/// A later run puts its tests beside those that stand there, and takes the place of its own earlier rows only.
+/// A later run adds its tests to the existing ones, and replaces only its own earlier rows.
 #[test]
 fn tests_can_be_added_to_rows_that_stand_there() {
     let folder = tempfile::tempdir().expect("a folder");

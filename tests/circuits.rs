@@ -99,7 +99,7 @@ fn centred_attribution_takes_off_what_all_tokens_get() {
     let sequences: Vec<_> = solutions.iter().map(|w| w.sequence(Form::Latents).clone()).collect();
     let decided: Vec<_> =
         solutions.iter().map(|w| decisions(w, Form::Latents, study.corpus.switch, &study.reasoning.blocks)).collect();
-    // The first decision at the last latent of a block, asked of every token.
+    // The first decision at the last latent of a block, for every token.
     let asked = decided[0].iter().rfind(|d| d.step.is_some()).expect("a latent").clone();
     let all = (0..vocab as u32).map(|token| Decision { token, ..asked.clone() }).collect();
     let explained = |centre: Option<&[f64]>| {

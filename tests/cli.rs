@@ -105,7 +105,7 @@ fn load(path: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
         .collect()
 }
 
-/// What `generate` of transformers would do and decoding here does not is said, neutral settings are not.
+/// Settings of `generation_config.json` that decoding here ignores give a warning; neutral ones do not.
 #[test]
 fn settings_of_a_generation_config_that_are_not_applied_are_said() {
     let fixture = Fixture::new();

@@ -24,7 +24,7 @@ const SHORT: &str = "data.rows=48 base.steps=2 annotate.batch_tokens=256 boundar
     colar.steps=2 colar.epochs=0 latent_sft.chain_steps=1 latent_sft.steps=1 boundary.epochs=0 evaluation.problems=4 \
     evaluation.max_new_tokens=16 data.max_tokens=512";
 
-/// What a small random model cannot show, and what is said of it.
+/// Experiments that a small random model cannot run, and their messages.
 const UNFIT: [(&str, &str); 6] = [
     ("intervene runs/own", "no problem switched"),
     ("probe runs/own", "layer_probe"),
@@ -39,7 +39,7 @@ fn is_ours(line: &str) -> bool {
     PROGRAMS.iter().any(|(name, _)| line.split_whitespace().next() == Some(name))
 }
 
-/// A line as it is typed: without `cargo run`, without what is said beside it.
+/// A line as it is typed: without `cargo run` and without its comment.
 fn typed(line: &str) -> String {
     let line = line.trim();
     let line = line.strip_prefix("cargo run --bin ").unwrap_or(line).replacen(" -- ", " ", 1);
@@ -231,7 +231,7 @@ fn make_files(line: &str, folder: &Path) {
         if line.contains(name) || held_out {
             let problems =
                 std::fs::read_to_string(repository(&format!("fixtures/problems/{of}.jsonl"))).expect("problems");
-            // A question that stands twice is asked once.
+            // A repeated question is used once.
             let numbered = |n: usize| {
                 let asked = problems.replace("fixture/", &format!("{n}/"));
                 ["question", "problem"]

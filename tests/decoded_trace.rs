@@ -43,7 +43,7 @@ fn held_values_are_a_derivation_and_those_of_another_problem_or_of_no_value_are_
         for row in found(Purpose::Empty, 120, seed) {
             let shuffled = row.shuffled.expect("all blocks are as long");
             assert!(!row.derives() && row.valid.low < 1.0 / 7.0, "{row:?}");
-            // Below it may lie: with nothing to read, a probe says the commonest value of the questions that it saw, which the one left
+            // It may be below: with nothing to read, a probe says the commonest value of the questions that it saw, which the one left
             // out makes rarer there.
             assert!(row.difference.expect("paired").low <= 0.0, "{:.3} against {shuffled:.3}", row.valid);
         }

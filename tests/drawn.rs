@@ -1,4 +1,4 @@
-//! Circuits on the page: the drawing of a found circuit says what its rows say, and each cell of the map of heads stands with the patch
+//! Circuits on the page: the drawing of a found circuit says what its rows say, and each cell of the map of heads is next to the patch
 //! behind it. Of a hand-built model whose circuit is known, and of made-up rows.
 
 use std::path::Path;

@@ -174,7 +174,7 @@ fn scores_are_slopes_of_real_edge_patches() {
     assert_eq!(kinds, BTreeSet::from(expected), "{compared} edges");
 }
 
-/// Edges that lie on no way from a difference to the read-out change nothing.
+/// Edges on no path from a difference to the read-out change nothing.
 #[test]
 fn a_circuit_computes_the_same_without_its_dead_edges() {
     let study = micro("sft", 4);
@@ -228,7 +228,7 @@ fn the_circuit_holds_reader_and_writer_and_not_the_decoy() {
     let row = |circuit: Circuit| circuits.iter().find(|c| c.circuit == circuit).expect("a row");
     let effect = |circuit| row(circuit).effect;
     assert!((effect(Circuit::All).value - 1.0).abs() < 1e-3, "{}", effect(Circuit::All));
-    // The share that was asked for, on pairs that did not choose the edges; six of them, so that the interval is wide.
+    // The requested share, on pairs that did not choose the edges; six of them, so that the interval is wide.
     let alone = effect(Circuit::Found);
     assert!(alone.value > 0.8 && alone.low > 0.3, "{alone}");
     assert!(effect(Circuit::Rest).value.abs() < 0.3, "{}", effect(Circuit::Rest));
@@ -242,7 +242,7 @@ fn the_circuit_holds_reader_and_writer_and_not_the_decoy() {
     println!("{} edges of {}: {}", found.len(), random.of, said.join(", "));
 }
 
-/// Of inert latents: the models in which an edge at a latent step is said to belong to the circuit and to be needed. The
+/// Of inert latents: the models in which an edge at a latent step is reported as part of the circuit and as needed. The
 /// reader's own edge, which takes the digit from the prompt, must be found in all.
 fn alarms(seeds: std::ops::Range<u64>) -> usize {
     let mut alarms = 0;

@@ -121,7 +121,7 @@ fn what_cannot_be_kept_or_never_fires_is_an_error() {
     assert!(loaded.row_of("").is_err());
 }
 
-/// A state edited by the values that it has is the same run; by others it is not, and what was kept is what was put there.
+/// A state edited by the values that it has is the same run; by others it is not, and the recorded values are those that were set.
 #[test]
 fn an_edit_is_what_the_model_goes_on_with() {
     let loaded = Loaded::open(MICRO).expect("opens");

@@ -1,4 +1,4 @@
-//! `probe explore`: what it answers and whom, asked over its socket as a browser does.
+//! `probe explore`: its answers, and whom it answers, over its socket as a browser uses it.
 
 use std::io::{Read, Write};
 

@@ -82,8 +82,8 @@ fn a_stranger_adds_a_file_and_a_line_each() {
 
     // Without optimisation of the library: it is compiled once and run for seconds.
     let mut cargo = Command::new(env!("CARGO"));
-    // What cargo told this test of our package is not the copy's: build scripts that look at it (ring's) would run again, here and in
-    // the next build of ours, and all that stands on them would be compiled again.
+    // Cargo's variables of this test describe our package, not the copy: build scripts that read them (ring's) would run again, here and in
+    // the next build of ours, and everything that depends on them would be compiled again.
     let ours = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_", "CARGO_TARGET_TMPDIR"];
     for (name, _) in std::env::vars().filter(|(name, _)| ours.iter().any(|begin| name.starts_with(begin))) {
         cargo.env_remove(name);

@@ -370,7 +370,7 @@ fn marks_stand_beside_the_axis_not_on_it() {
     let axis = &svg[svg.rfind("points=\"").expect("the axes") + 8..];
     let ends = |text: &str| text.split([' ', ',']).next().and_then(|x| x.parse::<f64>().ok()).expect("a place");
     let marks = svg.split("<circle cx=\"").skip(1).filter_map(|c| c.split('"').next()?.parse::<f64>().ok());
-    // Legends stand left of the axis.
+    // Legends are left of the axis.
     let first = marks.filter(|x| *x > ends(axis)).fold(f64::INFINITY, f64::min);
     assert!(first > ends(axis) + 10.0, "{first} at an axis at {}", ends(axis));
 }

@@ -1,4 +1,4 @@
-//! The fused passes against the compositions they stand for: values and gradients, odd shapes, masks, empty rows.
+//! The fused passes against the compositions that they replace: values and gradients, odd shapes, masks, empty rows.
 
 use crate::common::{relative, values};
 use burn::tensor::{Device, Tensor, TensorData};

@@ -213,7 +213,7 @@ fn grades_a_file_of_pairs() -> anyhow::Result<()> {
 
 /// Pairs of `fixtures/grader/own.jsonl`, judged by hand: `words` (words, letters, times, golds as files write them), `border` (thinking,
 /// tags, boxes, currencies), `typed` (fractions and groups), `strict` (what a reward must and must not pay);
-/// `beside`, `paid` and `values` for `quantities.rs`: what stands beside an answer, what a reward pays, units.
+/// `beside`, `paid` and `values` for `quantities.rs`: text next to an answer, rewards, units.
 pub fn own(set: &str) -> Vec<Value> {
     let rows = rows("fixtures/grader/own.jsonl".into()).into_iter().filter(|row| row["set"] == set);
     rows.collect()

@@ -40,7 +40,7 @@ fn a_run_paid_for_blocks_alone_is_stopped_and_a_sound_one_is_not() {
     let (first, last) = (&steps[..10], &steps[steps.len() - 10..]);
     let rise = |column: &str| mean(last, column) - mean(first, column);
     println!("stopped at {}: reward {:+.3}, right {:+.3}", steps.len(), rise("reward"), rise("accuracy"));
-    // Its own reward would have told nothing.
+    // Its own reward would have shown nothing.
     assert!(rise("reward") > 0.1 && (rise("reward") - rise("reward_switched")).abs() < 1e-12);
     assert!(rise("switch_rate") > 0.1 && rise("accuracy") < -0.1);
 

@@ -48,7 +48,7 @@ fn inputs_and_logits_are_pytorchs() {
         let spec: HookSpec = "hook_embed".parse().expect("a spec");
         hooks
             .observe(&spec, model.layers.len(), |site, value| {
-                // Of the first row; what is padded stands on the right.
+                // Of the first row; padding is on the right.
                 let (values, steps) = (value.to_vec()?, &site.span.steps[0]);
                 let width = values.len() / site.span.rows.len() / steps.len();
                 fed.borrow_mut().extend_from_slice(&values[..steps.iter().flatten().count() * width]);
@@ -165,7 +165,7 @@ fn a_new_gate_begins_between_its_bounds() {
     assert!(shares.iter().all(|a| (0.9 - 1e-6..=0.999 + 1e-6).contains(a)), "{shares:?}");
     assert!(shares.iter().any(|a| *a < 0.94) && shares.iter().any(|a| *a > 0.96), "{shares:?}");
     assert!(shares == lambda(1) && shares != lambda(2));
-    // One that is there is kept.
+    // An existing one is not replaced.
     let model = with(&[]);
     let before = model.export_heads().expect("parameters");
     assert_eq!(model.with_new_gate([0.9, 0.999], 1).expect("a gate").export_heads().expect("parameters"), before);

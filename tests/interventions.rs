@@ -127,7 +127,7 @@ fn the_value_in_a_latent_decides_the_answer() {
     assert_eq!((inert.hit_rate.value, inert.kept.value), (0.0, 1.0));
 }
 
-/// Problems of one step that adds 0 or 1 to what the latents of a hand-built model carry, or to what stands before it.
+/// Problems of one step that adds 0 or 1 to what the latents of a hand-built model carry, or to the value before it.
 struct Steps01 {
     /// By problem: the step's operand, and what it adds.
     steps: Vec<(i64, i64)>,

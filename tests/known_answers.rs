@@ -89,7 +89,7 @@ fn interventions_find_nothing_where_latents_are_inert() {
     assert!(random.diagnostic_accuracy.is_some_and(|e| e.high < 0.9), "{random:?}");
 }
 
-/// Questions as rollouts are asked them.
+/// Questions as rollouts get them.
 fn with_golds<'a>(asked: &'a [Request], corpus: &'a Corpus) -> Vec<(usize, &'a [u32], &'a str)> {
     asked.iter().zip(&corpus.test).map(|(r, p)| (r.problem, r.prompt.as_slice(), p.answer.as_str())).collect()
 }
@@ -271,7 +271,7 @@ fn probes_find_the_layer_of_the_decision_and_the_content_of_the_latents() {
         }
     }
     assert_eq!(layers, 4);
-    // The state stands in the stream at every layer of each step.
+    // The state is in the residual stream at every layer of each step.
     let values: Vec<_> = rows.iter().filter(grouped).filter(|r| r.target.starts_with("value:s_j@")).collect();
     assert!(!values.is_empty());
     for row in values {

@@ -110,7 +110,7 @@ fn positions_rebuild_the_traces() {
         assert_eq!(mine.len(), trace.positions.len());
         for (i, (row, p)) in mine.iter().zip(&trace.positions).enumerate() {
             assert_eq!((row.index, row.id), (i, p.token));
-            // Rows and traces have the same words for what stands at a position.
+            // Rows and traces name the token at a position in the same way.
             assert_eq!(serde_json::to_value(row.kind).ok(), serde_json::to_value(p.kind).ok());
             assert_eq!((row.logprob, row.entropy, row.p_swi, row.p_exit), (p.logprob, p.entropy, p.p_swi, p.p_exit));
             assert_eq!(row.lens.is_some(), p.kind == PositionRole::Latent);
@@ -191,7 +191,7 @@ fn the_last_layer_is_the_model_and_the_tuned_lens_is_nearer_to_it() {
         assert!(tuned.agreement.low > logit.agreement.high, "layer {layer}");
         assert_eq!(tuned.positions, logit.positions);
     }
-    // Each latent stands for a token of the clause (`h * 2 = 3`): the fourth says the value, whichever it is in this problem.
+    // Each latent replaces a token of the clause (`h * 2 = 3`): the fourth says the value, whichever it is in this problem.
     let own = |step, layer| at(Lens::Logit, step, layer).own_value.expect("known values");
     assert!(own(4, 4).low > 0.85, "{}", own(4, 4));
     for (step, layer) in [(5, 4), (3, 4), (4, 0)] {

@@ -263,7 +263,7 @@ fn files_beyond_their_bounds_are_refused() {
     fs::write(at("shared/pytorch_model.bin"), sharing(150_000, 40)).expect("written");
     probe(strs(&generate(&at("shared"))), &["pytorch_model.bin", "more than 4 times"]);
 
-    // Regular expressions of an adapter, each asked of every module.
+    // Regular expressions of an adapter, each matched against every module.
     fs::create_dir(at("adapter")).expect("made");
     let patterns: serde_json::Map<String, Value> =
         (0..1000).map(|n| (format!("(.*[a-z]+)*layers.{n}.(self_attn|mlp).*"), json!(4))).collect();

@@ -486,7 +486,7 @@ fn coconut_and_icot_forget_the_optimisers_state_where_the_rows_change() {
         assert_eq!(last(method, "seed=0"), 1.0, "{method}");
         assert!(last(method, &format!("{method}.cosine=true")) < 0.5, "{method}");
     }
-    // What is kept at the end of a stage is decoded as that stage was trained.
+    // The checkpoint at the end of a stage is decoded as that stage was trained.
     let blocks: Vec<_> =
         coconut.exports.iter().map(|e| (e.after, e.reasoning.as_ref().map(|r| r.blocks.clone()))).collect();
     assert_eq!(blocks, [(4, Some(Blocks::AfterPrompt { steps: 2 }))]);

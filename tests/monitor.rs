@@ -216,7 +216,7 @@ fn parts(labels: &Labels) -> Parts {
 
 #[test]
 fn a_known_gap_gives_the_false_alarms_that_follow_from_it() {
-    // Normal scores three deviations apart: at recall .95 the threshold lies 3 − 1.645 above the decoys' mean, which a share
+    // Normal scores three deviations apart: at recall .95 the threshold is 3 − 1.645 above the decoys' mean, which a share
     // Φ(−1.355) = .088 of them passes.
     let (x, labels) = material(8000, 3.0);
     let (parts, there) = (parts(&labels), vec![true; 8000]);

@@ -1,5 +1,5 @@
 //! Training by several processes under `mpirun`: the same losses and gradients as one up to rounding, the same bits each time;
-//! a process that is stopped or killed ends the run, which goes on with --resume. It stands alone, because it is compiled with
+//! a process that is stopped or killed ends the run, which goes on with --resume. It is a test of its own, because it is compiled with
 //! the feature `mpi` only: `cargo test --features mpi --test mpi`.
 
 mod common;
@@ -81,7 +81,7 @@ fn fails(output: &Output, needle: &str) {
     assert!(!output.status.success() && said.contains(needle), "expected `{needle}`: {said}");
 }
 
-/// A run by two processes, made once for all tests, and what was said.
+/// A run by two processes, made once for all tests, and its output.
 fn by_two() -> (&'static Path, &'static str) {
     static RUN: OnceLock<(tempfile::TempDir, PathBuf, String)> = OnceLock::new();
     let (_, path, said) = RUN.get_or_init(|| {

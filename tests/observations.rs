@@ -26,7 +26,7 @@ fn fixture<R: DeserializeOwned>(name: &str) -> Vec<R> {
 
 #[test]
 fn rows_follow_from_observations_alone() {
-    // Both were made by one run of 40 problems: the rows by the code that still kept its counts in memory.
+    // Both were made by one run of 40 problems: the rows by older code that counted in memory.
     let mut observations: Vec<Observation> = fixture("observations-sft");
     let (rows, known) = (fixture::<InterventionRow>("latent_intervention-sft"), fixture("known_value-sft"));
     // A shuffle that is its own order: the order of arrival says nothing.
@@ -66,7 +66,7 @@ fn rows_follow_from_observations_alone() {
             diagnostic_accuracy: maybe(ours.diagnostic_accuracy, theirs.diagnostic_accuracy),
             wrong_to_right: maybe(ours.wrong_to_right, theirs.wrong_to_right),
             mean_change: theirs.mean_change,
-            // Which problems were changed was not told then.
+            // At that time rows did not name the changed problems.
             before: theirs.before,
             accuracy_change: before,
             p_value: theirs.p_value,

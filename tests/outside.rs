@@ -206,7 +206,7 @@ fn a_report_removes_only_what_a_report_wrote() {
     let mut left = below(&rows.join("tables"), false).into_iter().map(|path| path.display().to_string());
     assert!(!left.any(|name| name.starts_with("tab-") && name.ends_with(".csv")));
     assert!(!rows.join("tables/.manifest.lock").exists(), "a lock is left");
-    // A list that names what lies elsewhere removes nothing.
+    // A list that names files elsewhere removes nothing.
     let kept = home.join("kept.md");
     fs::write(&kept, "kept").expect("written");
     for name in ["../../kept.md", text(&kept)] {

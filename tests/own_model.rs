@@ -82,7 +82,7 @@ fn plain_intervene_leaves_out_what_a_task_has_no_numbers_or_pairs_for() {
     }
     let rows = std::fs::read_to_string(temp.path().join("latent_intervention-sft.csv")).expect("rows");
     assert!(rows.contains(",resample,") && !rows.contains("known_value"), "{rows}");
-    // What is asked for by name is an error.
+    // An experiment requested by name gives an error.
     let named = |args: &[&'static str]| [&["fixtures/micro-graph", "--out", "/nonexistent/rows"][..], args].concat();
     refused("intervene", &named(&["--modes", "known_value"]), &["whose steps have numbers"]);
     refused("intervene", &named(&["--only", "steering"]), &["steering needs a generated task"]);

@@ -49,7 +49,7 @@ fn written(folder: &Path, lines: &[String]) -> PathBuf {
     file
 }
 
-/// What stands at a hook in a row of its own: by position.
+/// Values at a hook of a row run alone, by position.
 fn held(model: &Decoder, ids: &[u32], point: &str) -> BTreeMap<usize, Vec<f32>> {
     let mut found = BTreeMap::new();
     let mut hooks = Hooks::none();
@@ -329,7 +329,7 @@ fn a_wrong_line_ends_the_command_before_any_work() {
     }
 }
 
-/// A model that never learnt to switch: what is measured of it is of text, and rows of its problems and of pairs lie in one folder.
+/// A model that never learnt to switch: only text is measured, and the rows of its problems and of pairs share a folder.
 #[test]
 fn a_plain_model_stays_plain_and_its_pairs_are_drawn() {
     let (folder, temp) = (plain_model(), tempfile::tempdir().expect("a folder"));

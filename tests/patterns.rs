@@ -23,7 +23,7 @@ fn switched(rows: &[PatternRow], problem: usize) -> bool {
     rows.iter().any(|r| r.problem == problem && r.kind == Some(PositionKind::Latent))
 }
 
-/// Where `#` stands in a problem that switches, and where its last latent does.
+/// Positions of `#` and of the last latent in a problem that switches.
 fn read_out(rows: &[PatternRow], problem: usize) -> (usize, usize) {
     let own = || rows.iter().filter(|r| r.problem == problem);
     let answer = own().filter(|r| r.token.trim() == "#").map(|r| r.position).max().expect("a #");

@@ -1,4 +1,4 @@
-//! Where results go, and what they may not replace or stand beside.
+//! Where results go, and which files they may not replace or join.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -85,7 +85,7 @@ fn what_is_typed_first_stays_in_an_ignored_folder() {
     empty.refused("report", &[], &["runs/reports", "run `probe` first", "reports/micro"]);
 }
 
-/// What was found stands first: a sentence, its number with interval and n, of what this command made and of nothing older.
+/// Findings come first: a sentence and its number with interval and n, of this command's rows and no older ones.
 #[test]
 fn a_first_look_ends_with_its_findings() {
     let home = Home::new();

@@ -1,5 +1,5 @@
 //! The observational experiments: phenomena that the micro checkpoints are known to show, nulls that must stay nulls, data
-//! that cannot be asked, numbers that must carry their interval, and a model that has never seen `<swi>`.
+//! that cannot be answered, numbers that must carry their interval, and a model that has never seen `<swi>`.
 
 use std::path::{Path, PathBuf};
 
@@ -79,7 +79,7 @@ fn a_switch_is_told_from_its_look_alikes_as_well_at_the_first_layer_as_at_the_la
         assert!(score(Protocol::Paper, features, 0).low > 0.8);
         assert_eq!(score(Protocol::Grouped, features, 0).value, 0.5);
     }
-    // A network with random weights mixes in what stands before, which alone tells some of them.
+    // A network with random weights mixes in earlier tokens, which alone identify some of them.
     let untrained = score(Protocol::Grouped, Features::Untrained, 1);
     assert!(untrained.low > 0.5 && untrained.high < 0.85, "{untrained}");
     let (first, last) =
@@ -112,7 +112,7 @@ fn latent_steps_carry_what_they_should() {
         let found = rows.iter().find(|r| r.target == target && r.features == Features::ResidPost);
         found.and_then(|r| r.accuracy).unwrap_or_else(|| panic!("{target}"))
     };
-    // The operand first, the result at the end: five latents stand for `5 + 5 = 3`.
+    // The operand first, the result at the end: five latents replace `5 + 5 = 3`.
     assert!(accuracy("value:s_j-1@1").low > 0.7 && accuracy("value:s_j@5").low > 0.7);
     assert!(accuracy("value:s_j@1").high < 0.4);
     assert!(rows.iter().any(|r| r.target == "value:s1@5"));
@@ -243,7 +243,7 @@ fn a_model_that_never_saw_swi_is_asked_or_refuses() {
     let study = Study::open_model(&gguf, None, &like, &asked, &Machine::default()).expect("the model");
     let forced = teacher_forced::rows(&study, &teacher_forced::Config {}).expect("rows");
     let p = |event| forced.iter().find(|r| r.event == event).expect("a class").p_swi;
-    // Its row of `<swi>` is a copy of the line break's, and as probable; it stands out nowhere.
+    // Its row of `<swi>` is a copy of the line break's, and as probable; it is nowhere salient.
     assert!(p(Event::SwiStart).low < p(Event::SameToken).high, "{forced:?}");
     assert!(p(Event::SwiStart).high < 0.3 && p(Event::Random).high < 0.1, "{forced:?}");
     assert_eq!(switch_window::rows(&study, &switch_window::Config::default()).expect("rows").len(), 17);
@@ -252,7 +252,7 @@ fn a_model_that_never_saw_swi_is_asked_or_refuses() {
     // Both protocols: token, margin, embedding and two layers; control labels under ours. No known values.
     assert_eq!(rows.len(), 2 * 5 + 2);
     let token = rows.iter().find(|r| r.protocol == Protocol::Grouped && r.features == Features::Token);
-    // Boundaries stand on many types; matched within problems none of them tells anything.
+    // Boundaries have many token types; matched within problems none of them predicts anything.
     assert!((token.expect("a probe").balanced_accuracy.value - 0.5).abs() < 1e-9, "{token:?}");
     match exit_probability::rows(&study) {
         Ok(rows) => assert!(rows.iter().all(|r| r.exits.value < 0.5), "nothing taught it to leave: {rows:?}"),

@@ -802,7 +802,7 @@ fn tags_in_solutions_are_spans_and_must_alternate() {
         read[i].spans.clone().expect("spans").into_iter().map(|s| read[i].solution[s].to_owned()).collect()
     };
     assert_eq!((spans(0), spans(1)), (vec!["a b".to_owned(), "c".to_owned()], vec![]));
-    // Between tags are the tokens of what stands there alone, and the tagged text is the file's but for an empty pair.
+    // Between tags are the tokens of that text alone, and the tagged text is the file's but for an empty pair.
     let mut vocabulary =
         Vocabulary::from_words(["So", "a", "b", "and", "c", "give", "Plain"].map(String::from)).unwrap();
     vocabulary.add_switch_tokens().unwrap();

@@ -1,4 +1,4 @@
-//! What graders make of units, degrees, percentages and what stands beside an answer. Agreement with math-verify is held in
+//! What graders make of units, degrees, percentages and text next to an answer. Agreement with math-verify is held in
 //! `grade`.
 
 use std::time::Duration;
@@ -43,7 +43,7 @@ fn degrees_percentages_and_plain_units_have_their_value() {
 fn boxes_close_together_are_one_answer() {
     assert_eq!(extract("<think>\\boxed{6}</think>\n\\boxed{5}").as_deref(), Some("5"));
     assert_eq!(extract("<think>\\boxed{6}</think> So it is \\boxed{5}").as_deref(), Some("5"));
-    // As math-verify reads it: fewer than ten characters stand between.
+    // As math-verify reads it: fewer than ten characters are between.
     assert_eq!(extract("\\boxed{6} \\boxed{5}").as_deref(), Some("6,5"));
     assert_eq!(extract("<think>\\boxed{6}</think> \\boxed{5}").as_deref(), Some("5"));
 }

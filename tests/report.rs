@@ -257,7 +257,7 @@ fn everything_is_drawn_from_rows_of_the_contract() {
         "{}",
         read("tab-swi-window.md")
     );
-    // Four layers for seven offsets: each layer stands once, at the offset of the same depth.
+    // Four layers for seven offsets: each layer appears once, at the offset of the same depth.
     let ours =
         ["0.520 [0.510, 0.530]", "0.600 [0.590, 0.610]", "–", "0.800 [0.790, 0.810]", "–", "–", "0.930 [0.920, 0.940]"];
     let theirs = ["-24 | 0.533", "-20 | 0.572", "-16 | 0.579", "-12 | 0.684", "-8 | 0.746", "-4 | 0.795", "-1 | 0.919"];
@@ -488,7 +488,7 @@ fn verdicts_follow_the_intervals() {
     );
 }
 
-/// Two data sets in one folder: each number stands in the columns of its own, and a claim compares each with its own.
+/// Two data sets in one folder: each number is in its own columns, and a claim compares each with its own.
 #[test]
 fn rows_of_two_data_sets_answer_their_own_columns() {
     let reports = tempfile::tempdir().unwrap();
@@ -541,7 +541,7 @@ fn missing_and_broken_files_are_told_not_fatal() {
     assert!(default_folders(empty.path()).unwrap_err().to_string().contains("run `probe` first"));
 }
 
-/// A copy of a folder's rows in which every `every`-th float is another; `None` stands for NaN and the infinities.
+/// A copy of a folder's rows in which every `every`-th float is another; `None` means NaN and the infinities.
 fn changed(from: &Path, to: &Path, every: usize, new: Option<f64>) {
     fn change(value: &mut Value, count: &mut usize, every: usize, new: Option<f64>) {
         match value {
@@ -615,7 +615,7 @@ fn losses_of_zero_are_drawn() {
     report_as(&folder(), &run.path().join("page.html"), Formats::ALL).unwrap();
     let figure = run.path().join("figures/fig-training");
     assert!(figure.with_extension("png").is_file());
-    // What is not asked for again would be out of date.
+    // A file that is not made again would be out of date.
     report(&folder(), &run.path().join("page.html")).unwrap();
     assert!(!figure.with_extension("png").exists());
     let svg = std::fs::read_to_string(figure.with_extension("svg")).unwrap();

@@ -74,7 +74,7 @@ impl Home {
         self.0.path().join(name)
     }
 
-    /// `a = n` and one step; `answer` is what stands as right.
+    /// `a = n` and one step; `answer` is the gold answer.
     fn write_problems(&self, answer: impl Fn(usize) -> usize) {
         let line = |i: usize| {
             let (n, more) = (i % 7, i / 7 % 7);
@@ -234,7 +234,7 @@ fn a_state_cannot_name_what_lies_elsewhere() {
     }
 }
 
-/// A phase that learnt nothing says so, and no test stands beside it.
+/// A phase that learnt nothing says so, and no test is reported next to it.
 #[test]
 fn a_phase_that_learnt_nothing_is_not_a_result() {
     let home = Home::new();

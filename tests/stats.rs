@@ -114,7 +114,7 @@ fn paired_shares_agree_with_tangos_interval_and_mcnemars_test() {
         let (gained, lost, n, level) = (count("gained"), count("lost"), count("n"), num(&case["level"]));
         let table = Flips { both_right: n - gained - lost, lost, gained, both_wrong: 0 };
         let (got, low, high) = (table.change(level).unwrap(), num(&case["low"]), num(&case["high"]));
-        // An end on the other side of a 0 that the exact test leaves open stands at 0.
+        // An end on the other side of a 0 that the exact test leaves open is set to 0.
         let open = table.p_value() > 1.0 - level;
         let want = (if open { low.min(0.0) } else { low }, if open { high.max(0.0) } else { high });
         stretched += usize::from(want != (low, high));
@@ -296,7 +296,7 @@ fn paper_protocol_equals_scikit_learn() {
         let got = protocol.score(&data, &split).unwrap();
         let name = format!("{} C={}", case["name"], case["c"]);
         assert!(got.converged, "{name} did not converge");
-        // Asked: 0.5 points. Half a point of 60–80 test rows is less than one row, so this means the same predictions.
+        // The issue asks for 0.5 points. Half a point of 60–80 test rows is less than one row, so this means the same predictions.
         assert!((got.accuracy.value - num(&case["accuracy"])).abs() <= 0.005, "{name}: {got:?}");
         assert!((got.train_accuracy - num(&case["train_accuracy"])).abs() <= 0.005, "{name}: {got:?}");
         // Stricter: the same model, seen in every log-odds.

@@ -242,7 +242,7 @@ fn segmented_is_text_graph_when_there_is_one_segment() {
     }
 }
 
-/// Waves run again from kept states, against one graph of all: with masks, and with the choices to stay in the loss.
+/// Waves run again from saved states, against one graph of all: with masks, and with the choices to stay in the loss.
 #[test]
 fn segments_run_again_have_the_gradient_of_the_whole_graph() {
     let (values, rollouts) = grpo_fixture();
@@ -343,7 +343,7 @@ fn lora_composed_once_has_the_gradients_of_lora_composed_at_every_wave() {
     let (once, each) = (gradients_by_name(&model, &once).expect("a"), gradients_by_name(&model, &each).expect("b"));
     let factors = once.iter().filter(|(name, _)| name.contains("lora")).count();
     assert_eq!(factors, 2 * 7 * 3, "A and B of seven projections in three layers");
-    // Gradients exactly on the factors, plus the embedding when asked.
+    // Gradients exactly on the factors, plus the embedding if the settings say so.
     assert_eq!(once.len(), factors + 1, "{:?}", once.iter().map(|(n, _)| n).collect::<Vec<_>>());
     for ((name, a), (_, b)) in once.iter().zip(&each) {
         let nothing = a.data.iter().chain(&b.data).all(|x| x.abs() < 1e-12);

@@ -91,7 +91,7 @@ fn sft(latent_token: u32) -> Sft<'static> {
     }
 }
 
-/// Copied rows lie close together and have their source's size; drawn ones have the requested size, and nothing in common.
+/// Copied rows are close together and have their source's norm; drawn ones have the requested size, and nothing in common.
 #[test]
 fn rows_of_new_tokens_are_copied_or_drawn() {
     let temp = tempfile::tempdir().expect("a folder");

@@ -51,7 +51,7 @@ fn a_value_moves_within_as_many_dimensions_as_it_has_and_with_no_placebo() {
         assert_eq!(all, rank >= DIMENSIONS, "rank {rank}: {learnt}");
         let random: Vec<_> = rows.iter().filter(|r| (r.rotation, r.rank) == (Rotation::Random, rank)).collect();
         assert!(!random.is_empty() && random.iter().all(|r| !r.carries()), "rank {rank}");
-        // Means of the wrong states lie among the few dimensions in which any of these states differ.
+        // Means of the wrong states are within the few dimensions in which any of these states differ.
         let shuffled = best(Rotation::Shuffled, rank);
         assert!(rank < 3 || shuffled < learnt - 0.15, "rank {rank}: {shuffled} against {learnt}");
     }

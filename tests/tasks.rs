@@ -46,7 +46,7 @@ fn modulus(task: &Task) -> i64 {
 }
 
 /// Solves `a = 5 ; c = 3 * b + 1 ; … ? c :` with the statements in any order, `*` before `+`. Names in `forced` keep
-/// their value. Returns the value of every name, and the name asked for.
+/// their value. Returns the value of every name, and the name in the question.
 fn solve(question: &str, modulus: i64, forced: &HashMap<&str, i64>) -> (HashMap<String, i64>, String) {
     let (statements, asked) = question.split_once("? ").unwrap();
     let asked = asked.strip_suffix(" :").unwrap().to_string();
@@ -97,7 +97,7 @@ fn check_form(task: &Task, problem: &TaskProblem) {
     }
     for StepValue { value, clause, words: range, value_words, .. } in &problem.steps {
         assert_eq!(words[range.clone()].join(" "), *clause);
-        // An organism's register stands behind the value.
+        // An organism's register follows the value.
         let behind = usize::from(problem.family == "organism");
         assert!(range.start <= value_words.start && value_words.end + behind == range.end);
         if let Fact::Number(value) = value
@@ -294,7 +294,7 @@ fn read_number(word: &str) -> Option<i64> {
 }
 
 /// What each sentence of a story says, read word by word; `forced` replaces what step `forced.0` makes. Returns the number after
-/// every sentence, and the one asked for.
+/// every sentence, and the one in the question.
 fn read_story(question: &str, forced: Option<(usize, i64)>) -> (Vec<i64>, i64) {
     let mut told: Vec<&str> = question.split(" . ").collect();
     let asked: Vec<&str> = told.pop().unwrap().split(' ').collect();
@@ -443,7 +443,7 @@ fn without_names(problem: &TaskProblem) -> String {
             problem.question.split(' ').map(word).collect::<Vec<_>>().join(" ")
         }
         "affine" | "sums" => clauses.join(" ; "),
-        // The same problem told in other words is one problem; so the arithmetic, and whose number is added.
+        // The same problem in other words is one problem; so the arithmetic, and whose number is added.
         "stories" => {
             let sentences: Vec<Vec<&str>> = problem.question.split(" . ").map(|s| s.split(' ').collect()).collect();
             let told: Vec<&str> = sentences.iter().map(|words| words[0]).collect();

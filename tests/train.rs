@@ -39,7 +39,7 @@ fn train_on(out: &Path, threads: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
     // Checkpoints often, so that a kill lands between two of them.
     command.args(["--preset", "smoke", "--method", "all", "--threads", threads, "--set", "checkpoint.every=7"]);
-    // A window that is kept across a kill, and a checkpoint on the way.
+    // A window that survives a kill, and an intermediate checkpoint.
     command.args(["--set", "grpo.early_stop_window=2", "--set", "grpo.keep_every=2", "--out"]).arg(out);
     command.stdin(Stdio::null());
     command
@@ -247,7 +247,7 @@ fn a_base_taken_over_is_the_base_that_would_be_trained() {
         assert!(output.status.success(), "{}", text_of(&output));
     };
     finished(&folder("own"), &["--only", "base,coconut"]);
-    // A summary is of all that the folder holds, whatever was asked for last.
+    // A summary covers the whole folder, whatever the last command trained.
     let summary = std::fs::read(folder("own").join("summary.csv")).expect("a summary");
     finished(&folder("own"), &["--only", "base", "--resume"]);
     assert_eq!(std::fs::read(folder("own").join("summary.csv")).expect("a summary"), summary);
@@ -271,7 +271,7 @@ fn a_base_taken_over_is_the_base_that_would_be_trained() {
     }
 }
 
-/// A branch is the run that would have been trained under its settings, bit for bit; what it has from where stands in its manifest.
+/// A branch is the run that would have been trained under its settings, bit for bit; its manifest names the origin of each phase.
 #[test]
 fn a_branch_takes_over_what_is_the_same_and_trains_the_rest() {
     let temp = tempfile::tempdir().expect("a temporary folder");
@@ -328,7 +328,7 @@ fn a_branch_takes_over_what_is_the_same_and_trains_the_rest() {
     assert!(
         of("same", "grpo_step1/checkpoint/model.safetensors") == of("trunk", "grpo_step1/checkpoint/model.safetensors")
     );
-    // As far as asked, and no farther; a branch of a branch says where its phases were trained.
+    // Up to the named phase, and no farther; a branch of a branch says where its phases were trained.
     let rate = folder("rate").display().to_string();
     finished("again", &["--set", "grpo.from_step=2", "--from", &rate, "--phase", "boundary"]);
     assert_eq!(taken("again"), ["base", "annotate", "boundary"]);

@@ -240,8 +240,8 @@ struct PredictedSlot<'a> {
     tokens: &'a [u32],
 }
 
-/// The tokens to be learnt (the text's, then a token of each slot), and what the head predicts: each slot and, with `closing`, what
-/// stands behind the last.
+/// The tokens to be learnt (the text's, then a token of each slot), and what the head predicts: each slot and, with `closing`, the
+/// token after the last.
 fn learnt(rows: &[Row], latent: u32, closing: bool) -> (Vec<Target>, Vec<PredictedSlot<'_>>) {
     let mut learnt = targets(rows, latent);
     let mut predicted = vec![];

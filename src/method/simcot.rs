@@ -11,7 +11,7 @@
 //! It differs in this: the decoder begins as the checkpoint that the phase starts from (theirs: as the pretrained model), and the phase
 //! starts from `base` (theirs: from a run that has all its latents; `coconut.all_latents` does that within the phase); a row's loss is
 //! weighed by its learnt tokens, so that shards add up (theirs: cross-entropy over the tokens of the batch, the decoder's over its
-//! rows); a step is what stands between two clauses (theirs: from `<<` to `>>`, joined by line breaks). Their variants with a prompt,
+//! rows); a step is the text between two clauses (theirs: from `<<` to `>>`, joined by line breaks). Their variants with a prompt,
 //! a projection, and on CODI are left out.
 
 use anyhow::{Context as _, Result, ensure};

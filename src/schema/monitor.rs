@@ -117,7 +117,7 @@ rows! {
 
 impl MonitorRow {
     /// The verdict on letters that fitting never had: `notices` where triggers score higher than decoys, letter by letter. Seen letters can
-    /// be learnt by heart, so of them nothing is said.
+    /// be learnt by heart, so they get no verdict.
     pub fn verdict(&self) -> &'static str {
         let Some((apart, p)) = self.letters_apart.zip(self.letters_p).filter(|_| self.letters == Letters::HeldOut)
         else {

@@ -24,7 +24,7 @@ use crate::recipe::{Evaluation, MOST_ROWS};
 use crate::schema::GRPO_START;
 use crate::text::{Fields, Prompts, Template, Vocabulary, is_there};
 
-/// The folder of a phase's checkpoint; `sft/stage-3` is one that the phase kept on the way.
+/// The folder of a phase's checkpoint; `sft/stage-3` is an intermediate one.
 ///
 /// # Errors
 /// The phase has no checkpoint; the message lists the phases that have one.

@@ -217,7 +217,7 @@ impl PhaseFolder {
         }
         let free = fs::symlink_metadata(&folder).is_err();
         ensure!(free, "{}: exists, and this run did not write it; move it away", folder.display());
-        // A state is listed before it is written: after a kill it can be told from a foreign folder.
+        // A state is listed before it is written: after a kill it can be distinguished from a foreign folder.
         states.retain(|state| fs::symlink_metadata(state.join_to(&self.path)).is_ok());
         states.push(name.clone());
         write_atomic(&self.path.join(STATES), &serde_json::to_vec(&states)?)?;

@@ -23,7 +23,7 @@ fn both_rotary_forms_say_the_same() {
     assert_eq!((new.bos_token_id, new.eos_token_ids.as_slice()), (Some(1), &[2u32][..]));
 }
 
-/// Wherever `rope_theta` stands, it is read; in two places with two values it is refused.
+/// `rope_theta` is read from every place where transformers writes it; two places with two values are refused.
 #[test]
 fn rope_theta_is_read_from_every_place() {
     let mut bare = qwen3_json();

@@ -178,7 +178,7 @@ fn a_tokenizer_class_whose_rules_are_not_read_is_named() {
     assert_eq!(notes("PreTrainedTokenizerFast"), "");
 }
 
-/// What transformers 5 makes otherwise of a tokenizer.json is said, and nothing is cut at random.
+/// Where transformers 5 reads a tokenizer.json differently, a warning says so; nothing is cut at random.
 #[test]
 fn a_tokenizer_that_transformers_reads_otherwise_is_named() {
     let root = tempfile::tempdir().expect("temp");

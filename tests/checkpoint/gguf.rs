@@ -163,7 +163,7 @@ fn what_is_not_supported_is_named() {
     fails(ModelFiles::open_gguf(&path), &["m.gguf", "not a GGUF file"]);
 }
 
-/// Experts stand in one tensor `[E, out, in]`; what its head says of them is checked before anything is cut.
+/// Experts are one tensor `[E, out, in]`; its declared shape is checked before anything is cut.
 #[test]
 fn stacked_experts_are_checked() {
     let root = tempfile::tempdir().expect("temp");

@@ -163,7 +163,7 @@ fn named_tokens_beyond_the_rows_are_left_out() {
     assert_eq!((with.tokenizer.get_vocab_size(true), with.notes.len()), (355, 0));
     assert_eq!(without.tokenizer.get_vocab_size(true), 354);
     assert_names(&without.notes.join(" "), &["<|PAD_TOKEN|>", "left out"]);
-    // Added tokens of the file's own without a row are said; words without a row are another model's.
+    // The file's own added tokens without an embedding row give a warning; other words without a row belong to another model.
     assert_names(&written(340).notes.join(" "), &["no row in the embedding of 340"]);
     let mut value = qwen3_json();
     value["vocab_size"] = 300.into();

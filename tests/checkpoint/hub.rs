@@ -51,7 +51,7 @@ fn command(hub: &Hub, cache: &Path) -> Command {
     command
 }
 
-/// Whether it worked, and what it said.
+/// Whether it succeeded, and its output.
 fn ended(command: &mut Command) -> (bool, String) {
     let output = command.output().expect("runs");
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);

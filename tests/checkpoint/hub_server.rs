@@ -1,4 +1,4 @@
-//! A hub on this machine that can be made to lie, break off or fall silent, and remembers what it was asked.
+//! A local server of hub files that can send wrong data, break off or fall silent, and records its requests.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -40,7 +40,7 @@ pub enum Fault {
     HostileTag,
     /// A commit that leads out of the cache.
     HostileCommit,
-    /// A commit that was pushed after the list of files was asked for.
+    /// A commit that was pushed after the list of files was requested.
     Pushed,
     /// Announces more bytes than there are disks for.
     Huge,
@@ -60,7 +60,7 @@ pub struct Request {
     /// As the client names the server.
     pub host: String,
     pub authorization: Option<String>,
-    /// The first byte that was asked for, and the last.
+    /// The first and the last requested byte.
     range: Option<(usize, Option<usize>)>,
 }
 
@@ -98,7 +98,7 @@ impl Hub {
         *self.state.fault.lock().expect("a fault") = fault;
     }
 
-    /// What was asked since the last time.
+    /// Requests since the last call.
     pub fn asked(&self) -> Vec<Request> {
         std::mem::take(&mut self.state.log.lock().expect("a log"))
     }

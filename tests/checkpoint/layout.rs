@@ -1,4 +1,4 @@
-//! Files that name or lay weights in another way than ours: base classes, GPT-2, tied heads.
+//! Files with other names or layouts of weights than ours: base classes, GPT-2, tied heads.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +38,7 @@ fn a_base_class_leaves_the_prefix_away() {
         for (name, wanted) in &all {
             assert_eq!(&opened.tensor(name).expect("reads"), wanted, "{name}");
         }
-        // Without a head there are no logits: it is said, and how to tie it.
+        // Without a head there are no logits: the error says so, and how to tie it.
         if !opened.config.tie_word_embeddings {
             let headless = all.iter().filter(|(name, _)| *name != HEAD);
             written(&dir, &value, headless.map(|(name, t)| (name.trim_start_matches("model.").to_owned(), t)));
@@ -79,7 +79,7 @@ fn what_training_puts_into_names_is_left_out() {
     let factor = HostTensor::new(vec![2, 2], vec![1.0; 4]).expect("fits");
     written(&dir, &llama_json(), unmerged.chain([(format!("{q}.lora_A.default.weight"), &factor)]));
     fails(ModelFiles::open_folder(&dir), &[q, "missing", "not merged", "merge_and_unload"]);
-    // One matrix for queries, keys and values is no Llama's: in which order they lie nobody says.
+    // One matrix for queries, keys and values is no Llama's: their order is unknown.
     let fused = HostTensor::new(vec![96, 32], vec![0.5; 96 * 32]).expect("fits");
     let others = all.iter().filter(|(name, _)| !["q_proj", "k_proj", "v_proj"].iter().any(|part| name.contains(part)));
     let others = others.map(|(name, t)| (name.clone(), t));

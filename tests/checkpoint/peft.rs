@@ -216,7 +216,7 @@ fn an_adapter_goes_over_the_model_beside_it() {
     assert_ne!(wanted, q);
     assert_eq!(opened.tensor(Q0).expect("reads"), wanted);
     assert_names(&opened.notes.join("\n"), &["a whole model and an adapter", "move adapter_config.json away"]);
-    // Several adapters of one model lie in folders of their names.
+    // Several adapters of one model are in folders with their names.
     let several = root.path().join("several");
     save_adapter(&several.join("default"), &adapter, Dtype::F32, &[], false).expect("saves");
     fails(Adapter::open(&several), &["several", "name one of", "default"]);

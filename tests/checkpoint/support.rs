@@ -17,7 +17,7 @@ pub fn qwen3_json() -> Value {
     })
 }
 
-/// As Qwen2.5's files are: a window that is off, no head width, nothing said of biases.
+/// Like Qwen2.5's files: a window that is off, no head width, biases not mentioned.
 pub fn qwen2_json() -> Value {
     json!({
         "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu", "vocab_size": 40,

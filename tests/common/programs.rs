@@ -22,7 +22,7 @@ pub fn text_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// What a program that must succeed printed, and what it said beside it.
+/// Standard output and standard error of a program that must succeed.
 #[track_caller]
 pub fn done(command: &mut Command) -> (String, String) {
     let output = command.output().expect("it runs");
@@ -47,7 +47,7 @@ pub fn text(path: &Path) -> &str {
     path.to_str().expect("a path of text")
 }
 
-/// A folder with all that lies in it.
+/// A folder with all its files.
 pub fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("a folder");
     for entry in std::fs::read_dir(from).expect("a folder").map(|entry| entry.expect("an entry")) {

@@ -161,7 +161,7 @@ fn state(folder: &Path, _: &Path) -> bool {
     phase.restore(&mut trainer).is_ok_and(|step| step == 1)
 }
 
-/// Copies into `folder` what lies beside a target's file: the file itself is what changes there.
+/// Copies the files next to a target's file into `folder`, where the target itself is mutated.
 pub fn place(target: &Target, folder: &Path) {
     std::fs::create_dir_all(folder).expect("a folder");
     if target.folder == STATE {

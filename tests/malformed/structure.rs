@@ -1,5 +1,5 @@
 //! Changes that keep what a reader checks first: JSON stays JSON, a safetensors header fits its length, Parquet has the right
-//! checksum. What lies behind is hostile: entries that overlap or stand twice, names that lead elsewhere, absurd numbers.
+//! checksum. The content is hostile: entries that overlap or occur twice, names that lead elsewhere, absurd numbers.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -48,7 +48,7 @@ fn ways(value: &Value, way: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
     found.push(way.clone());
     let inner: Vec<(String, &Value)> = match value {
         Value::Object(map) => map.iter().map(|(key, value)| (key.clone(), value)).collect(),
-        // Of a long list a few stand for all.
+        // A few of a long list represent it.
         Value::Array(list) => list.iter().take(20).enumerate().map(|(i, value)| (i.to_string(), value)).collect(),
         _ => vec![],
     };

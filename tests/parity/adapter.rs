@@ -107,7 +107,7 @@ fn modules_to_save_are_the_trained_ones() {
     }
 }
 
-/// Rows of new tokens and of an old one, as PEFT's `trainable_token_indices` saves them; over weights kept as stored too.
+/// Rows of new tokens and of an old one, as PEFT's `trainable_token_indices` saves them; over weights in their stored format too.
 #[test]
 fn token_rows_have_the_logits_of_peft() {
     let folder = fixture("tiny/qwen3_tied_peft_tokens");
@@ -147,7 +147,7 @@ fn settings_mean_what_peft_makes_of_them() {
         assert_eq!(told, case.starts_with("narrowed") || case == "excluded_later", "{case}");
         let kept = switchyard::model::Decoder::load_kept_to_train(&opened(Apply::Merged).files, &device);
         let mut models = vec![opened(Apply::Merged).load(&device).expect(case).model, kept.expect(case)];
-        // Factors of tables, and of several ranks, cannot stay apart: it is said.
+        // Factors of tables, and of several ranks, cannot stay apart: a message says so.
         let is_whole = ["factors", "own_ranks"].iter().any(|part| case.contains(part));
         match opened(Apply::ReplacedOnly).load(&device) {
             Ok(loaded) => models.push(loaded.model),

@@ -44,7 +44,7 @@ fn every_gguf_type_has_the_logits_of_its_dequantised_weights() {
     }
 }
 
-/// Names, norms, caps and windows as llama.cpp's converter lays each family out; kept as stored too.
+/// Names, norms, caps and windows as llama.cpp's converter writes each family; in the stored format too.
 #[test]
 fn every_family_in_gguf_has_the_logits_of_transformers() {
     let reference = read("gguf/families.safetensors");

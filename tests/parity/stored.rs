@@ -1,4 +1,4 @@
-//! Weights kept as their files store them against the same weights widened to floats.
+//! Weights in the format of their files against the same weights widened to floats.
 
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,7 @@ fn a_kept_model_has_pytorchs_hook_points_and_decodes_as_one_row_alone() {
     assert_all(model);
 }
 
-/// Kept as stored, and widened.
+/// In the stored format, and widened.
 fn both(path: &Path, device: &Device) -> [Decoder; 2] {
     let checkpoint = ModelFiles::open(path.to_str().expect("a path")).expect("opens");
     let [kept, wide] = [Compute::Stored, Compute::F32].map(|dtype| dtype.load(&checkpoint, device).expect("loads"));

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, unary};
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::{Autodiff, Backend, TensorMetadata, tensor::FloatTensor as Float};
 use burn::tensor::Shape;
@@ -51,71 +51,53 @@ fn of_each<B: Backend>(x: Float<B>, product: impl FnOnce(Float<B>) -> Float<B>) 
     }
 }
 
-/// Passes the two gradients of a binary operation to the parents that need them.
-macro_rules! register_both {
-    ($ops:ident, $grads:ident, $pair:expr) => {{
-        let [first, second] = $ops.parents;
-        let (a, b) = $pair;
-        if let Some(node) = first {
-            $grads.register::<B>(node.id, a);
-        }
-        if let Some(node) = second {
-            $grads.register::<B>(node.id, b);
-        }
-    }};
-}
+/// Declares a node: bound of the backend, number of parents, saved state, and the parents' gradients as a function of the output's and of
+/// which parents need one.
+macro_rules! node {
+    (
+        $(#[$doc:meta])*
+        $name:ident: $bound:ident, $parents:literal, $state:pat => $saved:ty, |$grad:ident, $wanted:pat_param| $gradients:expr
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        struct $name;
 
-/// Registers the computed gradients.
-macro_rules! register_wanted {
-    ($ops:ident, $grads:ident, $gradients:expr) => {
-        for (node, gradient) in $ops.parents.into_iter().zip($gradients) {
-            if let (Some(node), Some(gradient)) = (node, gradient) {
-                $grads.register::<B>(node.id, gradient);
+        impl<B: $bound> Backward<B, $parents> for $name {
+            type State = $saved;
+
+            fn backward(self, ops: Ops<Self::State, $parents>, grads: &mut Gradients, _: &mut Checkpointer) {
+                let $grad = grads.consume::<B>(&ops.node);
+                let $wanted = ops.parents.each_ref().map(Option::is_some);
+                let $state = ops.state;
+                let gradients: [Option<Float<B>>; $parents] = $gradients;
+                for (node, gradient) in ops.parents.into_iter().zip(gradients) {
+                    if let (Some(node), Some(gradient)) = (node, gradient) {
+                        grads.register::<B>(node.id, gradient);
+                    }
+                }
             }
         }
     };
 }
 
-#[derive(Debug)]
-struct RmsNorm;
+node!(RmsNorm: FusedOps, 2, (x, weight, eps) => (Float<B>, Float<B>, f64), |grad, _| {
+    let (dx, dw) = B::rms_norm_backward(x, weight, grad, eps);
+    [Some(dx), Some(dw)]
+});
 
-impl<B: FusedOps> Backward<B, 2> for RmsNorm {
-    type State = (Float<B>, Float<B>, f64);
+node!(SwiGlu: FusedOps, 2, (gate, up) => (Float<B>, Float<B>), |grad, _| {
+    let (dg, du) = B::swiglu_backward(gate, up, grad);
+    [Some(dg), Some(du)]
+});
 
-    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let grad = grads.consume::<B>(&ops.node);
-        let (x, weight, eps) = ops.state;
-        register_both!(ops, grads, B::rms_norm_backward(x, weight, grad, eps));
-    }
-}
-
-#[derive(Debug)]
-struct SwiGlu;
-
-impl<B: FusedOps> Backward<B, 2> for SwiGlu {
-    type State = (Float<B>, Float<B>);
-
-    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let grad = grads.consume::<B>(&ops.node);
-        let (gate, up) = ops.state;
-        register_both!(ops, grads, B::swiglu_backward(gate, up, grad));
-    }
-}
-
-#[derive(Debug)]
-struct Matmul;
-
-impl<B: FusedOps> Backward<B, 2> for Matmul {
-    type State = (Option<Float<B>>, Option<Float<B>>, [Shape; 2]);
-
-    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let grad = grads.consume::<B>(&ops.node);
-        let (a, b, [left, right]) = ops.state;
+node!(
+    /// Saves a factor only if the other needs a gradient.
+    Matmul: FusedOps, 2, (a, b, [left, right]) => (Option<Float<B>>, Option<Float<B>>, [Shape; 2]), |grad, _| {
         let first = b.map(|b| summed::<B>(B::matmul(grad.clone(), B::float_transpose(b)), &left));
         let second = a.map(|a| summed::<B>(B::matmul(B::float_transpose(a), grad), &right));
-        register_wanted!(ops, grads, [first, second]);
+        [first, second]
     }
-}
+);
 
 /// Saved state for the gradients of a product with LoRA factors.
 #[derive(Clone, Debug)]
@@ -129,26 +111,19 @@ struct Adaptation<B: Backend> {
     scale: f64,
 }
 
-#[derive(Debug)]
-struct Adapted;
-
-impl<B: FusedOps> Backward<B, 3> for Adapted {
-    type State = Adaptation<B>;
-
+node!(
     /// With `t = s · g Bᵀ`: `dx = g Wᵀ + t Aᵀ`, `dA = xᵀ t`, `dB = s · (x A)ᵀ g`.
-    fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let grad = grads.consume::<B>(&ops.node);
-        let Adaptation { x, weight, a, b, between, scale } = ops.state;
+    Adapted: FusedOps, 3, Adaptation { x, weight, a, b, between, scale } => Adaptation<B>, |grad, [of_x, ..]| {
         let t = B::scaled_matmul(grad.clone(), B::float_transpose(b), scale);
-        let dx = ops.parents[0].is_some().then(|| {
+        let dx = of_x.then(|| {
             let dx = B::matmul(grad.clone(), B::float_transpose(weight));
             B::matmul_onto(dx, t.clone(), B::float_transpose(a), 1.0)
         });
         let da = B::matmul(B::float_transpose(x), t);
         let db = B::scaled_matmul(B::float_transpose(between), grad, scale);
-        register_wanted!(ops, grads, [dx, Some(da), Some(db)]);
+        [dx, Some(da), Some(db)]
     }
-}
+);
 
 /// Sums a gradient over the axes that an operation broadcast.
 fn summed<B: Backend>(grad: Float<B>, shape: &Shape) -> Float<B> {
@@ -156,133 +131,45 @@ fn summed<B: Backend>(grad: Float<B>, shape: &Shape) -> Float<B> {
     (0..shape.rank()).fold(grad, |grad, axis| if repeated(&grad, axis) { B::float_sum_dim(grad, axis) } else { grad })
 }
 
-#[derive(Debug)]
-struct LinearStored;
+node!(LinearStored: Stores, 1, weight => FrozenMatrix, |grad, _| [Some(B::linear_stored_backward(grad, weight))]);
 
-impl<B: Stores> Backward<B, 1> for LinearStored {
-    type State = FrozenMatrix;
+node!(
+    /// With a weight without gradient.
+    LinearOfCopies: CpuFusedOps, 1, weight => Float<B>, |grad, _| [Some(B::linear_transposed(grad, weight))]
+);
 
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let weight = ops.state;
-        unary::<B, _>(ops.parents, ops.node, grads, |grad| B::linear_stored_backward(grad, weight));
-    }
-}
+node!(
+    /// Linear itself: the gradient of `y W` is a product with Wᵀ.
+    LinearStoredBack: Stores, 1, weight => FrozenMatrix, |grad, _| [Some(B::linear_stored(grad, weight))]
+);
 
-/// With a weight without gradient.
-#[derive(Debug)]
-struct LinearOfCopies;
+node!(Rotate: FusedOps, 1, (cos, sin, back) => (Float<B>, Float<B>, bool), |grad, _| [Some(B::rotate(grad, cos, sin, !back))]);
 
-impl<B: CpuFusedOps> Backward<B, 1> for LinearOfCopies {
-    type State = Float<B>;
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let weight = ops.state;
-        unary::<B, _>(ops.parents, ops.node, grads, |grad| B::linear_transposed(grad, weight));
-    }
-}
-
-/// Linear itself: the gradient of `y W` is a product with Wᵀ.
-#[derive(Debug)]
-struct LinearStoredBack;
-
-impl<B: Stores> Backward<B, 1> for LinearStoredBack {
-    type State = FrozenMatrix;
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let weight = ops.state;
-        unary::<B, _>(ops.parents, ops.node, grads, |grad| B::linear_stored(grad, weight));
-    }
-}
-
-#[derive(Debug)]
-struct Rotate;
-
-impl<B: FusedOps> Backward<B, 1> for Rotate {
-    type State = (Float<B>, Float<B>, bool);
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let (cos, sin, back) = ops.state;
-        unary::<B, _>(ops.parents, ops.node, grads, |grad| B::rotate(grad, cos, sin, !back));
-    }
-}
-
-/// Saves its inputs and outputs, but no pattern.
-#[derive(Debug)]
-struct Attend;
-
-impl<B: CpuFusedOps> Backward<B, 3> for Attend {
-    type State = [Float<B>; 6];
-
-    fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let grad = grads.consume::<B>(&ops.node);
-        let [q, k, v, mask, out, scales] = ops.state;
+node!(
+    /// Saves its inputs and outputs, but no pattern.
+    Attend: CpuFusedOps, 3, [q, k, v, mask, out, scales] => [Float<B>; 6], |grad, _| {
         let (dq, dk, dv) = B::attend_backward(q, k, v, mask, out, scales, grad);
-        for (node, gradient) in ops.parents.into_iter().zip([dq, dk, dv]) {
-            if let Some(node) = node {
-                grads.register::<B>(node.id, gradient);
-            }
-        }
+        [Some(dq), Some(dk), Some(dv)]
     }
-}
+);
 
-/// Saves its inputs.
-#[derive(Debug)]
-struct AttendInParts;
+node!(AttendInParts: FusedOps, 3, inputs => parts::Inputs<B>, |grad, wanted| parts::backward(&inputs, &grad, wanted));
 
-impl<B: FusedOps> Backward<B, 3> for AttendInParts {
-    type State = parts::Inputs<B>;
+node!(
+    /// Saves its output.
+    SoftmaxGradient: FusedOps, 1, pattern => Float<B>, |grad, _| [Some(B::softmax_backward(pattern, grad))]
+);
 
-    fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let grad = grads.consume::<B>(&ops.node);
-        let wanted = [0, 1, 2].map(|i| ops.parents[i].is_some());
-        let gradients = parts::backward(&ops.state, &grad, wanted);
-        register_wanted!(ops, grads, gradients);
-    }
-}
+node!(HeadLoss: FusedOps, 2, (hidden, head, targets) => (Float<B>, Float<B>, Targets), |grad, wanted| {
+    head::backward(&hidden, &head::Floats::<B>(&head), &targets, &grad, wanted)
+});
 
-/// Saves its output.
-#[derive(Debug)]
-struct SoftmaxGradient;
-
-impl<B: FusedOps> Backward<B, 1> for SoftmaxGradient {
-    type State = Float<B>;
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let pattern = ops.state;
-        unary::<B, _>(ops.parents, ops.node, grads, |grad| B::softmax_backward(pattern, grad));
-    }
-}
-
-#[derive(Debug)]
-struct HeadLoss;
-
-impl<B: FusedOps> Backward<B, 2> for HeadLoss {
-    type State = (Float<B>, Float<B>, Targets);
-
-    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let grad = grads.consume::<B>(&ops.node);
-        let (hidden, head, targets) = ops.state;
-        let wanted = [ops.parents[0].is_some(), ops.parents[1].is_some()];
-        let gradients = head::backward(&hidden, &head::Floats::<B>(&head), &targets, &grad, wanted);
-        register_wanted!(ops, grads, gradients);
-    }
-}
-
-#[derive(Debug)]
-struct HeadLossStored;
-
-impl<B: Stores> Backward<B, 2> for HeadLossStored {
-    type State = (Float<B>, Float<B>, FrozenMatrix, Targets);
-
-    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let grad = grads.consume::<B>(&ops.node);
-        let (hidden, learnt, stored, targets) = ops.state;
-        let wanted = [ops.parents[0].is_some(), ops.parents[1].is_some()];
+node!(
+    HeadLossStored: Stores, 2, (hidden, learnt, stored, targets) => (Float<B>, Float<B>, FrozenMatrix, Targets), |grad, wanted| {
         let head = head::MixedRows::<B> { stored: &stored, learnt: &learnt };
-        let gradients = head::backward(&hidden, &head, &targets, &grad, wanted);
-        register_wanted!(ops, grads, gradients);
+        head::backward(&hidden, &head, &targets, &grad, wanted)
     }
-}
+);
 
 impl<B: FusedOps, C: CheckpointStrategy> FusedOps for Autodiff<B, C> {
     fn rms_norm(x: Float<Self>, weight: Float<Self>, eps: f64) -> Float<Self> {
