@@ -260,7 +260,7 @@ impl AttributionRun<'_> {
     }
 }
 
-/// Markdown: the agreement of every map, and the largest heads and MLPs of each form.
+/// Markdown: the agreement of every map, and the largest heads and MLPs of each form and gradient.
 pub fn table(rows: &[AttributionRow], agreement: &[AttributionAgreementRow]) -> String {
     let columns = "form | gradient | patch | cells | rank correlation | mean miss | worst miss";
     let agreement = table_of(columns, agreement, |a| {
@@ -273,18 +273,17 @@ pub fn table(rows: &[AttributionRow], agreement: &[AttributionAgreementRow]) -> 
     });
     let kinds = Form::ALL.into_iter().flat_map(|form| GradientAt::ALL.map(|at| (form, at)));
     let found = kinds.flat_map(|kind| {
-        let same =
-            move |r: &&AttributionRow| (r.form, r.gradient) == kind && r.component != Component::Resid && r.matters();
-        largest(rows.iter().filter(same), 8, |r| r.effect.value.abs())
+        let same = move |r: &&AttributionRow| (r.form, r.gradient) == kind && r.component != Component::Resid;
+        largest(rows.iter().filter(same), 5, |r| r.effect.value.abs())
     });
-    let found = table_of("form | gradient | node | place | effect | patch", found, |r| {
+    let found = table_of("form | gradient | node | place | effect | p (Holm) | patch", found, |r| {
         let (node, place) = (r.component.label(Some(r.layer), r.head), place(&r.place, r.back));
         let exact = r.exact.map_or_else(String::new, |exact| format!("{exact:.2}"));
-        let AttributionRow { form, gradient, effect, .. } = r;
-        format!("{form} | {gradient} | {node} | {place} | {effect:.2} | {exact}")
+        let AttributionRow { form, gradient, effect, p_holm, .. } = r;
+        format!("{form} | {gradient} | {node} | {place} | {effect:.2} | {p_holm:.1e} | {exact}")
     });
     titled(
         "How well gradients predict patches, over a sample of cells [95 %]; misses are shares of the whole difference.",
         &agreement,
-    ) + &titled("\nSignificant cells (Holm), largest first [95 %].", &found)
+    ) + &titled("\nLargest heads and MLPs by form and gradient [95 %]; p: sign test over pairs.", &found)
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use super::About;
 pub use super::NoSettings as Config;
 use super::markdown::table_of;
-use crate::schema::{Event, TeacherForcedRow};
+use crate::schema::TeacherForcedRow;
 use crate::stats::{Bootstrap, Estimate};
 use crate::study::Study;
 use crate::study::staging::{Reading, classes, places};
@@ -46,18 +46,8 @@ pub fn rows(study: &Study, _config: &Config) -> Result<Vec<TeacherForcedRow>> {
 
 /// Markdown, one row per class.
 pub fn table(rows: &[TeacherForcedRow]) -> String {
-    let mut out = table_of("event | positions | H (nats) | p(swi) | rank | margin", rows, |r| {
+    table_of("event | positions | H (nats) | p(swi) | rank | margin", rows, |r| {
         let TeacherForcedRow { event, positions, entropy, p_swi, rank, margin, .. } = r;
         format!("{event:?} | {positions} | {entropy:.3} | {p_swi:.4} | {rank:.2} | {margin:.2}")
-    });
-    let of = |event| rows.iter().find(|r| r.event == event);
-    if let (Some(tagged), Some(untagged)) = (of(Event::SwiStart), of(Event::ClauseStart)) {
-        let said = match (tagged.is_sharper(untagged), untagged.is_sharper(tagged)) {
-            (true, _) => "is more",
-            (false, true) => "is less",
-            (false, false) => "is not seen to be more",
-        };
-        out += &format!("\n<swi> {said} likely where a tag stands than at starts of clauses without one.\n");
-    }
-    out
+    })
 }

@@ -33,7 +33,8 @@ pub fn differs(key: &str, held: &Value, new: &Value) -> Option<String> {
     (held != new).then(|| format!("{key} {} there, {} here", short(held), short(new)))
 }
 
-/// Describes how a new setup is smaller than that of the existing file: fewer problems, draws or modes. An empty list means all.
+/// Describes how a new setup is smaller than that of the existing file, so that its records must not replace it: fewer problems, draws or
+/// modes, or another choice. An empty list means all.
 pub(crate) fn find_smaller(held: &Value, new: &Value) -> Option<String> {
     let blocks = |setup: &Value| setup["blocks"].as_str().unwrap_or("own").to_owned();
     if blocks(held) != blocks(new) {
@@ -64,12 +65,16 @@ fn fewer(key: &str, held: &Value, new: &Value) -> Option<String> {
             (number.as_u64() < old.as_u64()).then(|| format!("{key} {old} there, {number} here"))
         }
         (Value::Bool(true), Value::Bool(false)) => Some(format!("without {key}")),
+        (Value::String(_), Value::String(_)) if !DESCRIPTIONS.contains(&key) => differs(key, held, new),
         _ => None,
     }
 }
 
 /// Settings that are amounts; other numbers are not ordered.
 const SIZES: [&str; 5] = ["problems", "draws", "pairs", "radius", "top"];
+
+/// Texts that are no choice of what is measured: paths (the content has a hash of its own), and where it ran.
+const DESCRIPTIONS: [&str; 4] = ["file", "pairs_file", "version", "device"];
 
 fn short(value: &Value) -> String {
     match value {
@@ -106,6 +111,10 @@ mod tests {
         assert_eq!(find_smaller(&held, &of(500, &["normal"], 5, 0.002)).as_deref(), Some("modes: without zero"));
         assert_eq!(find_smaller(&held, &of(500, &[], 1, 0.002)).as_deref(), Some("draws 5 there, 1 here"));
         assert_eq!(find_smaller(&of(500, &[], 5, 0.0), &held).as_deref(), Some("modes: only normal, zero"));
+        let named = |places: &str, file: &str| json!({"problems": 2, "settings": {"places": places, "file": file}});
+        assert_eq!(find_smaller(&named("number", "a"), &named("number", "b")), None);
+        let said = find_smaller(&named("number", "a"), &named("name", "a"));
+        assert_eq!(said.as_deref(), Some("places number there, name here"));
         let forced = json!({"problems": 500, "blocks": "forced"});
         assert_eq!(find_smaller(&held, &forced).as_deref(), Some("blocks own there, forced here"));
     }

@@ -40,3 +40,4 @@ pub use sources::{Fields, Source, read_problems};
 pub use sources::{cut, lines};
 pub use templates::{Prompts, Template};
 pub use vocabulary::Vocabulary;
+pub use words::BOS;

@@ -12,7 +12,7 @@ use super::Vocabulary;
 use crate::tokenizer::parse;
 
 pub const PAD: &str = "<pad>";
-pub(crate) const BOS: &str = "<bos>";
+pub const BOS: &str = "<bos>";
 pub(crate) const EOS: &str = "<eos>";
 pub(crate) const UNK: &str = "<unk>";
 

@@ -130,7 +130,7 @@ pub fn shown() -> anyhow::Result<()> {
 
 /// Error of a computation that the user interrupted: no partial result may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("stopped: unfinished work is discarded")]
+#[error("stopped: what was not finished will be done again")]
 pub struct Interruption;
 
 /// # Errors

@@ -7,13 +7,15 @@ use switchyard::machine::{self, Compute, Machine};
 use switchyard::ops::Cpu;
 use switchyard::parallel;
 
+/// Of the options here alone: the heading of a whole group would go on over the options after it.
+const HEADING: &str = "Device";
+
 /// Device of the computation.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Device")]
 pub struct MachineArgs {
     /// cpu; cuda[:N] or wgpu[:N] in a build with that feature (wgpu: Vulkan, Metal or DirectX 12). With `cuda` and `wgpu`, the processes that a
     /// launcher starts on one computer use different GPUs
-    #[arg(long, default_value = "cpu")]
+    #[arg(long, help_heading = HEADING, default_value = "cpu")]
     device: String,
     /// Float type of the computation; trained weights stay f32. `tf32` is f32 whose products NVIDIA's GPUs since Ampere round to 10
     /// bits of mantissa, for their tensor cores (PyTorch's `allow_tf32`). `stored` computes in f32 with frozen weights in their file's type
@@ -21,10 +23,10 @@ pub struct MachineArgs {
     /// `train`'s LoRA factors. `stored-bf16`, on the CPU and not for `train`, does the same and rounds the inputs of products to bf16, as
     /// PyTorch does in bf16: three digits instead of seven, and on processors with bf16 products long prompts take about half the time. By
     /// default stored on the CPU and f32 on a GPU, for `train` the recipe's optimizer.dtype (f32)
-    #[arg(long, value_enum)]
+    #[arg(long, help_heading = HEADING, value_enum)]
     dtype: Option<DtypeArg>,
     /// Worker threads; by default one per core. Training results depend on this number, so a run must be resumed with the same
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, help_heading = HEADING, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
 
@@ -76,7 +78,7 @@ pub(super) fn with_list(command: Command) -> Command {
     }
     let about = "List the devices of this build and computer, with the float types that they compute in";
     // Exclusive: it needs none of the required arguments.
-    let list = Arg::new(LIST).long("list-devices").action(ArgAction::SetTrue).help(about).help_heading("Device");
+    let list = Arg::new(LIST).long("list-devices").action(ArgAction::SetTrue).help(about).help_heading(HEADING);
     command.arg(list.exclusive(true))
 }
 

@@ -146,9 +146,11 @@ impl Intervene {
         match flags.iter().find(|(_, given, readers)| *given && !named(readers)) {
             Some((flag, _, readers)) => {
                 bail!(
-                    "{flag} has no effect: only {} read it, but --only names {}",
+                    "{flag} has no effect on {}: it is for {}; other settings of an experiment go into a file for --recipe, under \
+                     [settings.{}] (docs/how-to/card.md has an example)",
+                    only.join(", "),
                     readers.join(" and "),
-                    only.join(", ")
+                    only[0]
                 )
             }
             None => self.modes_read_them(),

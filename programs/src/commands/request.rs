@@ -8,7 +8,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use super::reach;
-use super::unknown_words::warn_of_unknown;
+use super::unknown_words::{warn_of_missing_start, warn_of_unknown};
 use switchyard::interventions::{ChangeReport, Changes};
 use switchyard::latent::{Reasoning, Sequence, SwitchIds};
 use switchyard::loading::{Checkpoint, Loaded};
@@ -86,7 +86,7 @@ impl Subject<'_> {
         self.vocabulary.as_ref().copied().map_err(|why| anyhow!("{why:#}"))
     }
 
-    /// Token ids of prompts. Warns about unknown words.
+    /// Token ids of prompts. Warns about unknown words and a missing `<bos>`.
     ///
     /// # Errors
     /// Text without a tokenizer; a prompt that is empty, too long, or has ids without an embedding.
@@ -96,7 +96,8 @@ impl Subject<'_> {
             Prompt::Ids(_) => None,
         });
         if texts.clone().next().is_some() {
-            warn_of_unknown(self.text()?, "prompts", texts)?;
+            warn_of_unknown(self.text()?, "prompts", texts.clone())?;
+            warn_of_missing_start(self.text()?, texts);
         }
         let rows = self.config.vocab_size;
         let encode = |prompt: &Prompt| {

@@ -251,6 +251,8 @@ impl Runner<'_> {
         let (mut failed, mut made, mut tables) = (vec![], vec![], String::new());
         let mut progress = Progress::new(self.program, jobs.len(), 0);
         let all = jobs.len();
+        // A shard's records are a part: findings are of the merged ones.
+        let whole = jobs.iter().all(|job| job.study.shard.is_none());
         for (i, job) in jobs.iter_mut().enumerate() {
             let name = job.journal.name(job.experiment.files(&job.settings).1);
             progress.update(i, &name);
@@ -284,7 +286,8 @@ impl Runner<'_> {
         }
         progress.update(all, "");
         progress.finish();
-        print(&(tables + &list_findings(&made)))?;
+        let findings = if whole { list_findings(&made) } else { String::new() };
+        print(&(tables + &findings))?;
         ensure!(failed.is_empty(), "{} of {all} experiments could not be run: {}", failed.len(), failed.join("; "));
         ensure!(!made.is_empty(), "none of the experiments applies to this model and data (reasons above)");
         Ok(())

@@ -14,9 +14,11 @@ use switchyard::store::{Manifest, differs, read};
 use switchyard::study::{NormalRun, Shard, Study, decodes};
 use switchyard::world::Place;
 
+/// Of the options here alone: the heading of a whole group would go on over the options after it.
+const HEADING: &str = "Several processes";
+
 /// Several processes.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Several processes")]
 pub struct ShardArgs {
     /// Work on one shard of the problems: i/n, or `auto` to read it from the scheduler (SLURM_ARRAY_TASK_ID with _MIN, _MAX, _STEP and
     /// _COUNT, or JOB_COMPLETION_INDEX with JOB_COMPLETIONS) or the launcher (mpirun -n, srun -n). Rows go to a folder shard-i-of-n inside
@@ -24,11 +26,11 @@ pub struct ShardArgs {
     /// batches. `intervene` shares every experiment, by problem or by pair, and gives the same tables as one process after the merge; each
     /// shard of edge_attribution searches for the circuit itself. `probe` shares the decoding, and one process then makes all of its tables
     /// with --decoded
-    #[arg(long, value_name = "i/n|auto")]
+    #[arg(long, help_heading = HEADING, value_name = "i/n|auto")]
     shard: Option<ShardArg>,
     /// A folder of `report merge` with shards' decodes: `probe` reads its responses from it, a shard of `intervene` the normal run (made with
     /// --only normal_run --shard i/n; without it every shard makes the normal run of all problems)
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, help_heading = HEADING, value_name = "DIR")]
     decoded: Option<PathBuf>,
 }
 

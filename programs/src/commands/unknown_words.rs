@@ -1,9 +1,10 @@
-//! Warns about words without a token: they become `<unk>`, which would otherwise show only in the answers.
+//! Warns about texts that a model reads otherwise than they are meant: words without a token, which become `<unk>`, and a missing `<bos>`.
+//! Both would otherwise show only in the answers.
 
 use anyhow::Result;
 
 use switchyard::progress::say;
-use switchyard::text::{Vocabulary, cut};
+use switchyard::text::{BOS, Vocabulary, cut};
 
 /// Words named in a warning.
 const NAMED: usize = 3;
@@ -16,6 +17,20 @@ pub(super) fn warn_of_unknown<'a>(
 ) -> Result<()> {
     unknown_words(vocabulary, what, texts)?.iter().for_each(|warning| say(warning));
     Ok(())
+}
+
+/// Warns about prompts without `<bos>`, for models whose training began every text with it and whose tokenizer does not add it.
+pub(super) fn warn_of_missing_start<'a>(vocabulary: &Vocabulary, prompts: impl Iterator<Item = &'a str>) {
+    let written = vocabulary.bos().and_then(|bos| vocabulary.token(bos)).filter(|bos| bos == BOS);
+    let Some(bos) = written.filter(|_| vocabulary.leading_bos().is_empty()) else { return };
+    let (all, without) = prompts.fold((0, 0), |(all, without), prompt| {
+        (all + 1, without + usize::from(!prompt.trim_start().starts_with(&bos)))
+    });
+    if without > 0 {
+        say(&format!(
+            "warning: {without} of {all} prompts do not begin with {bos}, as every text in this model's training did"
+        ));
+    }
 }
 
 /// A warning about words of texts that are not in the vocabulary, if there are any. `what`: kind of the texts, e.g. `prompts`.
