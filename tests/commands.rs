@@ -25,10 +25,12 @@ const SHORT: &str = "data.rows=48 base.steps=2 annotate.batch_tokens=256 boundar
     evaluation.max_new_tokens=16 data.max_tokens=512";
 
 /// Experiments that a small random model cannot run, and their messages.
-const UNFIT: [(&str, &str); 6] = [
+const UNFIT: [(&str, &str); 8] = [
     ("intervene runs/own", "no problem switched"),
     ("probe runs/own", "layer_probe"),
     ("--adapter fixtures/smollm2-chains", "found [3, 576]"),
+    ("--from fixtures/smollm2-chains", "found [3, 576]"),
+    ("--set adapter=fixtures/smollm2-chains", "found [3, 576]"),
     ("math500.jsonl --only layer_probe", "layer_probe"),
     ("math500.jsonl --only exit_probability", "never switched"),
     ("math500.jsonl --only latent_intervention --out runs/reports/switch-released", "no problem switched"),
@@ -179,6 +181,9 @@ fn make_files(line: &str, folder: &Path) {
     if line.contains("SmolLM2.gguf") {
         std::fs::copy(&gguf, at("SmolLM2.gguf")).expect("copied");
     }
+    if line.starts_with("train") && line.contains("fixtures/smollm2-chains") {
+        copy(&repository("fixtures/smollm2-chains"), &at("fixtures/smollm2-chains"));
+    }
     if line.contains("Qwen/Qwen3-8B") && line.contains(RELEASED) {
         copy(&repository("fixtures/released/base"), &at("Qwen/Qwen3-8B"));
         copy(&repository("fixtures/released/adapter"), &at(RELEASED));
@@ -253,6 +258,11 @@ fn make_files(line: &str, folder: &Path) {
     }
 }
 
+/// A run of a study of reinforcement learning, for which a committed one serves.
+fn is_run_of_study(word: &str) -> bool {
+    ["runs/rl-fate/primary", "runs/rl-fate-smollm2/16-segmented/"].iter().any(|run| word.starts_with(run))
+}
+
 /// A folder in which a line can be the first that is typed: with its files and with what earlier commands would have made.
 fn at_hand(line: &str) -> TempDir {
     let temp = tempfile::tempdir().expect("a folder");
@@ -280,7 +290,7 @@ fn at_hand(line: &str) -> TempDir {
         let seed = line.split_once("seed=").and_then(|(_, seeds)| seeds.split([',', ' ']).next()).expect("seeds");
         let trunks = format!("{settings} seed={seed} --out runs/rl-fate/trunks");
         copy_made(&format!("train --preset micro --method switch --threads 1 {trunks}"), temp.path());
-    } else if let Some(run) = line.split_whitespace().find(|word| word.starts_with("runs/rl-fate/primary")) {
+    } else if let Some(run) = line.split_whitespace().find(|word| is_run_of_study(word)) {
         copy(&repository("fixtures/micro"), &at(run));
     } else if begun {
         copy_made("train --only base --out runs/micro", temp.path());

@@ -50,8 +50,8 @@ pub struct Intervene {
     /// or p (position of the sequence); t and p count from 0, a negative p from the prompt's end
     #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
     positions: Vec<Select>,
-    /// Latent steps to act on, one row each: `all` (the default), a step, `2..` or `2..4`; they count from 1, as in the paper. Without
-    /// `all` the rows go to separate files (latent_intervention_steps, known_value_steps), so that they do not replace the main tables
+    /// Latent steps to act on, one row each: `all` (the default), a step, `2..` or `2..4`; they count from 1, as in the paper, in
+    /// every block. Without `all` the rows go to separate files (latent_intervention_steps, known_value_steps), so that they do not replace the main tables
     #[arg(long, value_delimiter = ',')]
     steps: Vec<Steps>,
     /// Treatment of later latents of the block; by default they are recomputed

@@ -97,7 +97,10 @@ pub(crate) fn check(specs: &[HookSpec], layers: usize, sequences: &[Sequence]) -
             spec.select.admits(position, *step) && points.iter().any(|point| reaches(*point, *step))
         };
         if !sequences.iter().any(|sequence| sequence.steps.iter().enumerate().any(fires)) {
-            bail!("hook `{spec}` would never fire: no position of these rows reaches it");
+            bail!(
+                "hook `{spec}` would never fire: no position of these rows reaches it (a text has latent steps where `<latent>` is written; \
+                 a generation has those that the model takes: `probe generate --record`)"
+            );
         }
     }
     Ok(())
