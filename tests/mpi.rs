@@ -1,5 +1,5 @@
 //! Training by several processes under `mpirun`: the same losses and gradients as one up to rounding, the same bits each time;
-//! a process that is stopped or killed ends the run, which goes on with --resume. It is a test of its own, because it is compiled with
+//! a process that is stopped or killed ends the run, which goes on with --resume. It is a separate test, because it is compiled with
 //! the feature `mpi` only: `cargo test --features mpi --test mpi`.
 
 mod common;

@@ -394,6 +394,8 @@ fn words_that_the_model_has_no_token_for_are_named() {
     };
     assert!(!said("<bos> a = 5 ; h = a + 4 ; ? h :").contains("warning"));
     assert!(!said("<bos> a = <unk> ; ? a :").contains("warning"), "asked for");
+    let warned = said("a = 5 ; ? a :");
+    assert!(warned.contains("warning: 1 of 1 prompts do not begin with <bos>"), "{warned}");
     let warned = said("<bos> a = 5 ; h = a + seventeen ; ? zebra :");
     assert!(warned.contains("warning: 1 of 1 prompts") && warned.contains("`seventeen`, `zebra`"), "{warned}");
     let folder = tempfile::tempdir().expect("a folder");

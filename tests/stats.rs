@@ -296,7 +296,7 @@ fn paper_protocol_equals_scikit_learn() {
         let got = protocol.score(&data, &split).unwrap();
         let name = format!("{} C={}", case["name"], case["c"]);
         assert!(got.converged, "{name} did not converge");
-        // The issue asks for 0.5 points. Half a point of 60–80 test rows is less than one row, so this means the same predictions.
+        // The goal is 0.5 points. Half a point of 60–80 test rows is less than one row, so this means the same predictions.
         assert!((got.accuracy.value - num(&case["accuracy"])).abs() <= 0.005, "{name}: {got:?}");
         assert!((got.train_accuracy - num(&case["train_accuracy"])).abs() <= 0.005, "{name}: {got:?}");
         // Stricter: the same model, seen in every log-odds.

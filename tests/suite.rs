@@ -1,5 +1,5 @@
 //! All tests in one program: it is linked once, and `cargo test --test suite latent::` runs one file of them.
-//! `memory.rs` is a test of its own, because it counts every allocation of its process; `mpi.rs`, because it needs the feature `mpi`.
+//! `memory.rs` is a separate test, because it counts every allocation of its process; `mpi.rs`, because it needs the feature `mpi`.
 
 mod adaptive;
 mod annotate;

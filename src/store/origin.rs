@@ -73,7 +73,7 @@ fn fewer(key: &str, held: &Value, new: &Value) -> Option<String> {
 /// Settings that are amounts; other numbers are not ordered.
 const SIZES: [&str; 5] = ["problems", "draws", "pairs", "radius", "top"];
 
-/// Texts that are no choice of what is measured: paths (the content has a hash of its own), and where it ran.
+/// Texts that do not choose what is measured: paths (the content has a hash of its own), and where it ran.
 const DESCRIPTIONS: [&str; 4] = ["file", "pairs_file", "version", "device"];
 
 fn short(value: &Value) -> String {
