@@ -57,13 +57,18 @@ extern crate switchyard_formats;
 #[macro_export]
 macro_rules! settings {
     ($(#[$meta:meta])* $vis:vis struct $name:ident {
-        $($(#[$doc:meta])* $see:vis $field:ident: $type:ty = $default:expr $(=> $range:expr)?),* $(,)?
+        $($(#[$($doc:tt)*])* $see:vis $field:ident: $type:ty = $default:expr $(=> $range:expr)?),* $(,)?
     }) => {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
         #[serde(default, deny_unknown_fields)]
         $vis struct $name {
-            $($(#[$doc])* $see $field: $type,)*
+            $($(#[$($doc)*])* $see $field: $type,)*
+        }
+
+        impl $crate::Described for $name {
+            const SETTINGS: &'static [(&'static str, &'static str)] =
+                &[$((stringify!($field), concat!($($crate::settings!(@text $($doc)*)),*))),*];
         }
 
         impl Default for $name {
@@ -74,6 +79,8 @@ macro_rules! settings {
 
         $crate::settings! { @ranges $name $([$field $($range)?])* }
     };
+    (@text doc = $text:literal) => { $text };
+    (@text $($other:tt)*) => { "" };
     (@ranges $name:ident $([$field:ident])*) => {};
     (@ranges $name:ident $([$field:ident $($range:expr)?])*) => {
         impl $name {
@@ -81,6 +88,13 @@ macro_rules! settings {
             pub(super) const RANGES: &'static [(&'static str, $crate::recipe::Range)] = &[$($((stringify!($field), $range),)?)*];
         }
     };
+}
+
+/// Settings whose descriptions can be listed.
+#[doc(hidden)]
+pub trait Described {
+    /// Names of the settings and their descriptions.
+    const SETTINGS: &'static [(&'static str, &'static str)];
 }
 
 /// In rows and recipes a value of the type is its text.

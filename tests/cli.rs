@@ -232,6 +232,25 @@ fn activations_are_those_of_the_model() {
 }
 
 #[test]
+fn prompts_of_a_file_are_continued_as_each_alone() {
+    let fixture = Fixture::new();
+    let rows: Vec<Vec<u32>> = (0..5).map(|i| (0..2 + i % 3).map(|t| 4 + (i * 3 + t) % 8).collect()).collect();
+    let lines: Vec<String> = rows.iter().map(|ids| json!({ "ids": ids }).to_string()).collect();
+    std::fs::write(fixture.path("rows.jsonl"), lines.join("\n")).expect("writes");
+    let (model, file) = (fixture.text("model"), fixture.text("rows.jsonl"));
+    let tokens = |args: &[&str]| -> Vec<Value> {
+        let base = ["generate", "--model", &model, "--max-new-tokens", "6", "--json"];
+        let lines = stdout(&probe(&[&base[..], args].concat()));
+        lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")["tokens"].clone()).collect()
+    };
+    let alone = rows.iter().flat_map(|ids| {
+        let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+        tokens(&["--ids", &ids.join(",")])
+    });
+    assert_eq!(tokens(&["--prompts", &file]), alone.collect::<Vec<_>>());
+}
+
+#[test]
 fn activations_of_many_rows_are_those_of_each() {
     let fixture = Fixture::new();
     let model = fixture.text("model");

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::programs::PROGRAMS;
+use serde_json::Value;
+use switchyard::experiments::{ALL, Settings};
 use switchyard::method::{Recipe, settings};
 use switchyard::schema::{Columns, FILES, Identity, list};
 use switchyard_programs::report::compare;
@@ -74,6 +76,34 @@ fn recipe() -> String {
     page
 }
 
+/// The settings of every experiment, with nested ones by their dotted names.
+fn experiments() -> String {
+    fn listed(key: &str, value: &Value, about: &str, page: &mut String) {
+        if let Value::Object(parts) = value {
+            return parts.iter().for_each(|(name, part)| listed(&format!("{key}.{name}"), part, about, page));
+        }
+        let shown = if value.is_null() { String::new() } else { format!("`{value}`") };
+        *page += &format!("| `{key}` | {shown} | {} |\n", about.trim().replace('|', "\\|"));
+    }
+    let mut page = format!(
+        "{HEAD}# Settings of experiments\n\n`--set experiment.key=value` changes one setting of an experiment that runs, \
+         for example `probe --only layer_probe --set layer_probe.layers=all`; a recipe's `[settings]` may have any number. An \
+         empty second column: not set.\n"
+    );
+    for experiment in ALL {
+        let settings = (experiment.settings)(&Settings::default());
+        page += &format!("\n## `{}`\n\n`{}`: {}.\n", experiment.name, experiment.program(), experiment.about.asks);
+        if !experiment.described.is_empty() {
+            page += "\n| setting | default | meaning |\n| --- | --- | --- |\n";
+        }
+        for (key, about) in experiment.described {
+            assert!(!about.is_empty(), "{}.{key} has no description", experiment.name);
+            listed(&format!("{}.{key}", experiment.name), &settings[key], about, &mut page);
+        }
+    }
+    page
+}
+
 fn hooks() -> String {
     let list = said(PROGRAMS[1].1, &["generate", "--model", "fixtures/micro/sft/checkpoint", "--list-hooks"]);
     format!(
@@ -85,7 +115,14 @@ fn hooks() -> String {
 #[test]
 fn the_reference_is_what_the_programs_say() {
     let mut stale = vec![];
-    for (name, wanted) in [("programs", programs()), ("recipe", recipe()), ("rows", rows()), ("hooks", hooks())] {
+    let pages = [
+        ("programs", programs()),
+        ("recipe", recipe()),
+        ("experiments", experiments()),
+        ("rows", rows()),
+        ("hooks", hooks()),
+    ];
+    for (name, wanted) in pages {
         let file = PathBuf::from(format!("docs/reference/{name}.md"));
         if std::env::var_os("SWITCHYARD_WRITE_DOCS").is_some() {
             std::fs::write(&file, &wanted).expect("written");

@@ -310,6 +310,14 @@ fn what_does_not_exist_is_refused_before_any_work() {
         (&["--hook", "blocks.2.attn.hook_z@latent[*,2]=zero", "--steps", "3"], "--steps has no effect"),
         (&["--only", "hook_intervention"], "needs a hook point"),
         (&["--recipe", &recipe], "did you mean `settings`?"),
+        (&["--only", "head_patching", "--set", "head_patching.block=1"], "unknown field `block`"),
+        (
+            &["--only", "head_patching", "--set", "head_patching.blocks=one"],
+            "--set head_patching.blocks=one: invalid type",
+        ),
+        (&["--only", "head_patching", "--set", "head_patching.pairs=0"], "must be at least 1"),
+        (&["--only", "head_patching", "--set", "head_patching.blocks"], "write key=value"),
+        (&["--only", "switch_benefit", "--set", "head_patching.blocks=1"], "is no experiment of this command"),
     ] {
         let mut command = program("intervene");
         command.args(["fixtures/micro", "--phase", "sft", "--problems", "4", "--out"]).arg(&out).args(args);

@@ -189,7 +189,7 @@ fn written(folder: &Path, name: &str, run: impl FnOnce(&mut Journal) -> anyhow::
     let files = experiment.files(&Settings::default());
     let mut journal = Journal::new(folder.into(), "both".into(), files, Default::default());
     let summary = run(&mut journal).unwrap_or_else(|e| panic!("{name}: {e:#}"));
-    assert!(summary.starts_with('|'), "{name}: {summary}");
+    assert!(summary.contains("| --- |"), "{name}: {summary}");
     folder.join(format!("{name}-both.parquet"))
 }
 

@@ -215,17 +215,30 @@ fn note(study: &Study, config: &Config, rows: &[AccuracyRow]) -> String {
 
 /// Markdown, one row per group.
 pub fn table(rows: &[AccuracyRow], note: &str) -> String {
-    let columns = "group | accuracy [95 %] | latent accuracy | switch rate | latent calls | visible tokens | truncated | \
-                   capped blocks | difference | p (Holm)";
-    let out = table_of(columns, rows, |r| {
-        let AccuracyRow { group, accuracy, switch_rate, truncated, .. } = r;
-        let [latent, capped, difference] = [r.latent_accuracy, r.forced_exits, r.difference].map(|e| cell(e, 3));
-        let (calls, tokens) = (cell(r.latent_calls, 2), cell(r.visible_tokens, 1));
-        let p = or_dash(r.p_holm.map(|p| format!("{p:.2e}")));
+    let columns = "group | accuracy [95 %] | difference | p (Holm) | with latents | switch rate | latent calls | visible tokens | \
+                   capped | truncated";
+    let cells = |r: &AccuracyRow| {
+        let AccuracyRow { accuracy, switch_rate, truncated, difference, p_holm, .. } = r;
+        let [latent, capped] =
+            [r.latent_accuracy, r.forced_exits].map(|e| or_dash(e.map(|e| format!("{:.3}", e.value))));
+        let [calls, tokens] = [r.latent_calls, r.visible_tokens].map(|e| or_dash(e.map(|e| format!("{:.1}", e.value))));
+        let (difference, p) = (cell(*difference, 3), or_dash(p_holm.map(|p| format!("{p:.2e}"))));
+        let (switched, truncated) = (switch_rate.value, truncated.value);
         format!(
-            "{group} | {accuracy:.3} | {latent} | {switch_rate:.3} | {calls} | {tokens} | {truncated:.3} | {capped} | \
-             {difference} | {p}"
+            "{accuracy:.3} | {difference} | {p} | {latent} | {switched:.3} | {calls} | {tokens} | {capped} | {truncated:.3}"
         )
-    });
+    };
+    let mut lines: Vec<(String, String)> = vec![];
+    for row in rows {
+        let (group, cells) = (row.group.clone(), cells(row));
+        match (lines.last_mut(), group.strip_prefix("k_min:")) {
+            // Minima that never delay an exit give the same responses.
+            (Some((groups, same)), Some(k_min)) if groups.starts_with("k_min:") && *same == cells => {
+                *groups += &format!(", {k_min}");
+            }
+            _ => lines.push((group, cells)),
+        }
+    }
+    let out = table_of(columns, lines, |(group, cells)| format!("{group} | {cells}"));
     if note.is_empty() { out } else { format!("{out}\n{note}") }
 }

@@ -24,11 +24,11 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 use super::head_patching::{cells, row};
-use super::markdown::{largest, place, table_of, titled};
+use super::markdown::{largest, table_of, titled};
 use super::{About, Files, Journal, Unfit};
 use crate::schema::{
     AttributedNodeRow, AttributionAgreementRow, AttributionRow, Component, Form, GradientAt, Identity, LEAST_SHARE,
-    PatchMode, PatchedNodeRow, RowFile, attributions,
+    PatchMode, PatchedNodeRow, RowFile, attributions, place_name,
 };
 use crate::store::Measurements;
 use crate::study::Study;
@@ -49,6 +49,7 @@ settings! {
         pub pairs: usize = 48,
         /// A file of pairs instead of the task's, as in `head_patching`.
         pub pairs_file: Option<PathBuf> = None,
+        /// Of latents and text: blocks as latent steps, or their clauses written out.
         pub forms: Vec<Form> = Form::ALL.to_vec(),
         /// Number of last blocks (in text, clauses) before the readout whose places are included.
         pub blocks: usize = 2,
@@ -277,7 +278,7 @@ pub fn table(rows: &[AttributionRow], agreement: &[AttributionAgreementRow]) -> 
         largest(rows.iter().filter(same), 5, |r| r.effect.value.abs())
     });
     let found = table_of("form | gradient | node | place | effect | p (Holm) | patch", found, |r| {
-        let (node, place) = (r.component.label(Some(r.layer), r.head), place(&r.place, r.back));
+        let (node, place) = (r.component.label(Some(r.layer), r.head), place_name(&r.place, r.back));
         let exact = r.exact.map_or_else(String::new, |exact| format!("{exact:.2}"));
         let AttributionRow { form, gradient, effect, p_holm, .. } = r;
         format!("{form} | {gradient} | {node} | {place} | {effect:.2} | {p_holm:.1e} | {exact}")

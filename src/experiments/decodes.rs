@@ -24,6 +24,7 @@ pub const DECODES: Experiment = Experiment {
     files: FILES,
     unfit: |_, _| Ok(None),
     settings: |_| json!(null),
+    described: &[],
     merge: |journal, rows| journal.merged(rows, conclude),
 };
 

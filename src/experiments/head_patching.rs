@@ -20,11 +20,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
-use super::markdown::{largest, place, table_of, titled};
+use super::markdown::{largest, table_of, titled};
 use super::{About, Files, Journal, Unfit};
 use crate::schema::{
     Component, Form, FormsRow, HeadPatchRow, Identity, LEAST_SHARE, PatchMode, PatchedNodeRow, RowFile, agreement,
-    shares, too_few,
+    place_name, shares, too_few,
 };
 use crate::stats::MeanVector;
 use crate::store::Measurements;
@@ -45,7 +45,9 @@ settings! {
         pub pairs: usize = 48,
         /// A file of pairs instead of the task's: `{"clean": "a question", "corrupt": "its twin"}` a line.
         pub pairs_file: Option<PathBuf> = None,
+        /// Of latents and text: blocks as latent steps, or their clauses written out.
         pub forms: Vec<Form> = Form::ALL.to_vec(),
+        /// denoise: the clean value into the corrupt run; noise: the corrupt value into the clean run; mean: the mean of all runs.
         pub modes: Vec<PatchMode> = PatchMode::ALL.to_vec(),
         /// Number of last blocks (in text, clauses) before the readout whose places are patched.
         pub blocks: usize = 2,
@@ -258,7 +260,7 @@ pub fn table(rows: &[HeadPatchRow]) -> String {
         largest(rows.iter().filter(same), 8, |r| r.effect.value.abs())
     });
     let table = table_of("form | mode | node | place | effect | p (Holm)", found, |r| {
-        let (node, place) = (r.component.label(Some(r.layer), r.head), place(&r.place, r.back));
+        let (node, place) = (r.component.label(Some(r.layer), r.head), place_name(&r.place, r.back));
         let HeadPatchRow { form, mode, effect, p_holm, .. } = r;
         format!("{form} | {mode} | {node} | {place} | {effect:.2} | {p_holm:.1e}")
     });

@@ -22,11 +22,6 @@ pub(crate) fn or_dash(said: Option<impl ToString>) -> String {
     said.map_or_else(|| "—".into(), |said| said.to_string())
 }
 
-/// A place and its number of blocks before the last: `latent[2], 1 back`.
-pub(crate) fn place(name: &str, back: Option<usize>) -> String {
-    back.filter(|back| *back > 0).map_or_else(|| name.to_owned(), |back| format!("{name}, {back} back"))
-}
-
 /// The `n` largest of some rows, the largest first.
 pub(crate) fn largest<'r, R>(rows: impl Iterator<Item = &'r R>, n: usize, size: fn(&R) -> f64) -> Vec<&'r R> {
     let mut rows: Vec<&R> = rows.collect();

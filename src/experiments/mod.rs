@@ -20,8 +20,9 @@ use serde_json::Value;
 
 pub use journal::Journal;
 
+use crate::Described;
 use crate::nth::Nth;
-use crate::recipe::MOST_ROWS;
+use crate::recipe::{MOST_ROWS, set};
 use crate::schema::stream_name;
 use crate::store::FlatRow;
 use crate::study::Study;
@@ -94,6 +95,8 @@ pub struct Experiment {
     pub unfit: fn(&Study, &Settings) -> Result<Unfit>,
     /// Its settings, for the manifest.
     pub settings: fn(&Settings) -> Value,
+    /// Names and descriptions of its settings.
+    pub described: &'static [(&'static str, &'static str)],
     /// Joins the measurements of all shards into the output of a single process.
     pub merge: fn(&mut Journal, &[FlatRow]) -> Result<String>,
 }
@@ -176,6 +179,19 @@ pub enum Run {
 pub type Unfit = Option<String>;
 
 impl Settings {
+    /// With `experiment.key=value` pairs.
+    ///
+    /// # Errors
+    /// A pair without `=`; an unknown experiment, key or value.
+    pub fn with(self, pairs: &[String]) -> Result<Self> {
+        let change = |settings: Self, pair: &String| -> Result<Self> {
+            let mut table = toml::Table::try_from(&settings)?;
+            set(&mut table, pair)?;
+            table.try_into().with_context(|| format!("--set {pair}"))
+        };
+        pairs.iter().try_fold(self, change)
+    }
+
     /// For the checkpoint that GRPO started from: probes for the switch, not for values.
     pub fn of_grpo_start(&self) -> Self {
         let mut settings = self.clone();
@@ -276,6 +292,7 @@ macro_rules! experiments {
             unfit: |_, _| Ok(None),
             // Plain structs of numbers and strings: they always have a JSON form.
             settings: |settings| serde_json::to_value(&settings.$name).unwrap_or_default(),
+            described: <$name::Config as Described>::SETTINGS,
             merge: |_, _| bail!(concat!(stringify!($name), " is not shared")),
         }
     };

@@ -7,18 +7,22 @@
 //!
 //! Misleads: the excluded pairs are those that the model does not solve, so that effects describe solved ones only.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::head_patching::patch_form;
-use super::markdown::{largest, table_of, titled};
+use super::markdown::{largest, or_dash, table_of, titled};
 use super::{About, Files, Journal, Unfit};
 use crate::latent::Sequence;
 use crate::progress::say;
-use crate::schema::{Component, Form, HeadPatchRow, LEAST_SHARE, PatchMode, PatchedNodeRow, shares, too_few};
+use crate::schema::{
+    Component, Form, HeadPatchRow, LEAST_SHARE, PatchMode, PatchedNodeRow, place_name, place_order, shares,
+    stream_name, too_few,
+};
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::circuits::given::{PlacedPair, read};
@@ -46,11 +50,13 @@ settings! {
     pub struct Config {
         /// `{"clean": …, "corrupt": …, "answer": …, "wrong": …}` a line.
         pub file: Option<PathBuf> = None,
+        /// number: positions with the same number; name: source, swi, latent[k], swi_end and readout.
         pub places: Places = Places::Number,
         /// Of head, mlp and resid.
         pub components: Vec<Component> = vec![Component::Head, Component::Mlp, Component::Resid],
         /// Counted from 0; empty: all.
         pub layers: Vec<usize> = vec![],
+        /// As in `head_patching`.
         pub modes: Vec<PatchMode> = vec![PatchMode::Denoise, PatchMode::Noise],
         /// The test ignores effects up to this share of the whole difference.
         pub least: f64 = LEAST_SHARE,
@@ -184,7 +190,37 @@ fn usable(study: &Study, given: Vec<PlacedPair>) -> Result<Vec<Pair>> {
     Ok(out)
 }
 
-/// Markdown: of each form, mode and component the largest effects.
+/// Most places of a printed layer × place table; with more, `report` draws it.
+const MOST_PLACES: usize = 12;
+
+/// Markdown: the effects of the residual stream, layer × place, a table for each form and mode.
+fn stream_tables(rows: &[HeadPatchRow]) -> String {
+    let kinds: BTreeSet<_> = rows.iter().map(|r| (r.form, r.mode)).collect();
+    let mut out = String::new();
+    for (form, mode) in kinds {
+        let is_stream = |r: &&HeadPatchRow| (r.form, r.mode, r.component) == (form, mode, Component::Resid);
+        let cells: BTreeMap<_, _> =
+            rows.iter().filter(is_stream).map(|r| ((r.layer, r.place.as_str(), r.back), r)).collect();
+        let layers: BTreeSet<usize> = cells.keys().map(|cell| cell.0).collect();
+        let mut places: Vec<_> = cells.keys().map(|&(_, place, back)| (place, back)).collect();
+        places.sort_by_key(|(place, back)| place_order(place, *back));
+        places.dedup();
+        if !(1..=MOST_PLACES).contains(&places.len()) {
+            continue;
+        }
+        let shown = |r: &&HeadPatchRow| format!("{:.2}{}", r.effect.value, if r.matters() { " *" } else { "" });
+        let columns = places.iter().map(|(place, back)| place_name(place, *back));
+        let columns = iter::once("layer".to_owned()).chain(columns).collect::<Vec<_>>().join(" | ");
+        let table = table_of(&columns, layers, |layer| {
+            let line = places.iter().map(|(place, back)| or_dash(cells.get(&(layer, *place, *back)).map(shown)));
+            iter::once(stream_name(layer)).chain(line).collect::<Vec<_>>().join(" | ")
+        });
+        out += &titled(&format!("\nThe residual stream by layer and place: {form}, {mode}."), &table);
+    }
+    out
+}
+
+/// Markdown: of each form, mode and component the largest effects, then the residual stream by layer and place.
 pub fn table(rows: &[HeadPatchRow]) -> String {
     let kinds: BTreeSet<_> = rows.iter().map(|r| (r.form, r.mode, r.component)).collect();
     let found = kinds.into_iter().flat_map(|kind| {
@@ -193,9 +229,9 @@ pub fn table(rows: &[HeadPatchRow]) -> String {
     });
     let table = table_of("form | mode | node | place | effect | p (Holm)", found, |r| {
         let (node, star) = (r.component.label(Some(r.layer), r.head), if r.matters() { " *" } else { "" });
-        let HeadPatchRow { form, mode, place, effect, p_holm, .. } = r;
+        let (place, HeadPatchRow { form, mode, effect, p_holm, .. }) = (place_name(&r.place, r.back), r);
         format!("{form} | {mode} | {node} | {place} | {effect:.2}{star} | {p_holm:.1e}")
     });
     let title = "Share of the logit difference that one node moves, largest first [95 %]; * significant (Holm).";
-    titled(title, &table) + &too_few(rows).map_or_else(String::new, |why| format!("\n{why}"))
+    titled(title, &table) + &stream_tables(rows) + &too_few(rows).map_or_else(String::new, |why| format!("\n{why}"))
 }

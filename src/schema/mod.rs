@@ -81,7 +81,7 @@ pub use card::{CardAnswer, CardQuestion, CardRow, Evidence, MARGIN};
 pub use circuits::{
     AttentionRow, AttributedNodeRow, AttributionAgreementRow, AttributionRow, Circuit, CircuitRow, Component,
     DirectLogitRow, EdgePairRow, EdgeRow, Form, FormsRow, GradientAt, HeadPatchRow, Part, PatchMode, PatchedNodeRow,
-    SteeringRow, SteeringTrialRow, Target, agreement, stream_name,
+    SteeringRow, SteeringTrialRow, Target, agreement, place_name, place_number, place_order, stream_name,
 };
 pub(crate) use circuits::{attributions, circuits, shares, steerings, too_few};
 pub use columns::{Column, Columns, described, list};

@@ -1,21 +1,20 @@
 //! `probe activations`: writes the activations of known sequences as a safetensors file, one float32 tensor per hook point.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::Deserialize;
 
 use super::device::MachineArgs;
 use super::hooks::{HookArgs, list};
 use super::reach::{self, HookRequest};
-use super::request::{KnownRows, Prompt, PromptArgs, Subject};
+use super::request::{KnownRows, Prompt, PromptsArgs, Subject};
 use super::{ModelArgs, tensors};
 use switchyard::interventions::ChangeReport;
-use switchyard::loading::{Checkpoint, Loaded, RecordedLogits};
+use switchyard::loading::{Loaded, RecordedLogits};
 use switchyard::machine::Machine;
 use switchyard::progress::say;
-use switchyard::text::lines;
 
 /// Write activations to a safetensors file, one float32 tensor per hook point, named by it.
 ///
@@ -26,10 +25,7 @@ pub struct Activations {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
-    text: PromptArgs,
-    /// One row a line: {"prompt": "text"} or {"ids": [1, 2, 3]}
-    #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["prompt", "ids"])]
-    prompts: Option<PathBuf>,
+    text: PromptsArgs,
     /// Hook points: 'blocks.*.hook_resid_post,blocks.-1.attn.hook_pattern@pos[3]'. After `@`: prompt, text[t], pos[p], pos[-1] (the last),
     /// latent[block,step]. Layers, positions and text tokens count from 0, blocks and latent steps from 1
     #[arg(long, value_name = "PATTERN[,PATTERN]")]
@@ -48,13 +44,6 @@ pub struct Activations {
     machine: MachineArgs,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PromptLine {
-    prompt: Option<String>,
-    ids: Option<Vec<u32>>,
-}
-
 impl Activations {
     /// # Errors
     /// Anything wrong with the request before any weight is read; later, values that are not finite and a file that
@@ -68,8 +57,10 @@ impl Activations {
         if self.edit.list_hooks {
             return list(&opened);
         }
+        let (prompts, places) = self.text.read()?;
+        let ids = Subject::from(&opened).encode_at(&prompts, &places)?;
         let request = CacheRequest {
-            prompts: self.prompts(&opened)?,
+            prompts: ids.into_iter().map(Prompt::Ids).collect(),
             names: self.hooks.clone().unwrap_or_default(),
             hooks: self.edit.hook.clone(),
             logits: self.logits.into(),
@@ -82,30 +73,6 @@ impl Activations {
         say(&format!("{}: written", request.out.display()));
         Ok(())
     }
-
-    fn prompts(&self, opened: &Checkpoint) -> Result<Vec<Prompt>> {
-        match &self.prompts {
-            Some(file) => read_lines(file, opened),
-            None => Ok(vec![self.text.read()?.context("nothing to run: give --ids, --prompt or --prompts")?]),
-        }
-    }
-}
-
-fn read_lines(file: &Path, opened: &Checkpoint) -> Result<Vec<Prompt>> {
-    let mut rows = vec![];
-    for (place, line) in lines(file)? {
-        let row = || -> Result<_> {
-            let prompt = match serde_json::from_str(&line)? {
-                PromptLine { prompt: Some(prompt), ids: None } => Prompt::Text(prompt),
-                PromptLine { prompt: None, ids: Some(ids) } => Prompt::Ids(ids),
-                _ => bail!("expected either `prompt` or `ids`"),
-            };
-            Subject::from(opened).encode(&[prompt])
-        };
-        rows.extend(row().with_context(|| place.clone())?.into_iter().map(Prompt::Ids));
-    }
-    ensure!(!rows.is_empty(), "{}: no prompts, expected one JSON object per line", file.display());
-    Ok(rows)
 }
 
 /// The activations of known texts, into a file.

@@ -1,4 +1,4 @@
-//! `probe generate`: continues one prompt and shows how.
+//! `probe generate`: continues prompts and shows how.
 
 use std::io::{IsTerminal, Write};
 use std::num::NonZeroUsize;
@@ -14,7 +14,7 @@ use super::device::MachineArgs;
 use super::hooks::{HookArgs, Reach, list};
 use super::lens::{named, token_cell};
 use super::render::render;
-use super::request::{Prompt, PromptArgs, Subject};
+use super::request::{Prompt, PromptsArgs, Subject};
 use super::tensors::FromEnd;
 use super::unknown_words::warn_of_unknown;
 use super::{ModelArgs, print, print_styled, tensors};
@@ -27,15 +27,15 @@ use switchyard::model::{HookSpec, Hooks, Step};
 use switchyard::progress::{go_on, say, stop_flag};
 use switchyard::text::{Chat, Vocabulary};
 
-/// Continue a prompt; latent blocks are shown as chips.
+/// Continue a prompt, or many in one batch; latent blocks are shown as chips.
 #[derive(Args, Debug)]
 pub struct Generate {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
-    text: PromptArgs,
-    /// Apply the model's chat template to the prompt
-    #[arg(long, requires = "prompt")]
+    text: PromptsArgs,
+    /// Apply the model's chat template to the prompts
+    #[arg(long, conflicts_with = "ids")]
     chat: bool,
     /// Which of the model's chat templates, if it has several; by default the one called default
     #[arg(long, requires = "chat", value_name = "NAME")]
@@ -49,7 +49,7 @@ pub struct Generate {
     /// probable ones with their probabilities
     #[arg(long, value_name = "K", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     lens: Option<NonZeroUsize>,
-    /// Print one JSON object: tokens (new ids, without latents), text, trace
+    /// Print one JSON object a prompt: tokens (new ids, without latents), text, trace
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -151,29 +151,40 @@ impl Generate {
         if self.edit.list_hooks {
             return list(&opened);
         }
-        let prompts = vec![self.prompt(&opened)?];
+        let prompts = self.prompts(&opened)?;
         let request = GenerateRequest { prompts, hooks: self.edit.hook.clone(), ..self.request.clone() };
         let checked = request.check(&Subject::from(&opened))?;
         let loaded = opened.load_on(machine)?;
         let Generation { traces, fired } = checked.run(&loaded, &self.model.named()?, Some(stop_flag()))?;
-        let trace = traces.first().context("the decoder returned nothing")?;
-        let thinks = self.lens.map(|top| read_latents(trace, &loaded, &checked, top.get())).transpose()?;
-        self.show(trace, &loaded, &fired, thinks.as_deref())?;
+        ensure!(!traces.is_empty(), "the decoder returned nothing");
+        for trace in &traces {
+            let thinks = self.lens.map(|top| read_latents(trace, &loaded, &checked, top.get())).transpose()?;
+            self.show(trace, &loaded, &fired, thinks.as_deref())?;
+        }
+        for ChangeReport { hook, fired, mean_change, .. } in fired.iter().filter(|_| !self.json) {
+            say(&format!("hook \"{hook}\": fired {fired} times, mean norm of the change {mean_change:.4}"));
+        }
         if let Some(out) = &request.out {
             say(&format!("{}: written", out.display()));
         }
-        if trace.end == End::Cancelled { Ok(go_on()?) } else { Ok(()) }
+        if traces.iter().any(|trace| trace.end == End::Cancelled) { Ok(go_on()?) } else { Ok(()) }
     }
 
-    /// The prompt, in its chat template if requested.
-    fn prompt(&self, opened: &Checkpoint) -> Result<Prompt> {
-        let prompt = self.text.read()?.context("nothing to continue: give --prompt or --ids")?;
-        let (Prompt::Text(text), true) = (&prompt, self.chat) else { return Ok(prompt) };
-        let vocabulary = opened.text()?;
-        warn_of_unknown(vocabulary, "prompts", std::iter::once(text.as_str()))?;
-        let chat = self.chat(opened, vocabulary)?;
-        say(&format!("prompted by {}", chat.describe()));
-        chat.encode(vocabulary, text).map(Prompt::Ids)
+    /// The prompts, in the chat template if requested.
+    fn prompts(&self, opened: &Checkpoint) -> Result<Vec<Prompt>> {
+        let (mut prompts, places) = self.text.read()?;
+        if self.chat {
+            let vocabulary = opened.text()?;
+            let chat = self.chat(opened, vocabulary)?;
+            say(&format!("prompted by {}", chat.describe()));
+            for prompt in &mut prompts {
+                let Prompt::Text(text) = prompt else { continue };
+                warn_of_unknown(vocabulary, "prompts", std::iter::once(text.as_str()))?;
+                *prompt = Prompt::Ids(chat.encode(vocabulary, text)?);
+            }
+        }
+        let ids = Subject::from(opened).encode_at(&prompts, &places)?;
+        Ok(ids.into_iter().map(Prompt::Ids).collect())
     }
 
     /// The requested chat template.
@@ -234,10 +245,6 @@ impl Generate {
             (_, Some(_)) => "; ⟨swi n: the most probable token at each latent step⟩[p(</swi>) after it]",
         };
         let _ = writeln!(std::io::stderr(), "{}; {ended}{legend}", describe_counts(trace));
-        for hook in fired {
-            let ChangeReport { hook, fired, mean_change, .. } = hook;
-            say(&format!("hook \"{hook}\": fired {fired} times, mean norm of the change {mean_change:.4}"));
-        }
         Ok(())
     }
 }

@@ -3,6 +3,8 @@
 //! A verb's file has its request type, which checks itself, before weights are read where that is possible, and runs. The command line, the
 //! session and `explore` parse requests and print answers.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use serde::Deserialize;
@@ -13,7 +15,7 @@ use switchyard::interventions::{ChangeReport, Changes};
 use switchyard::latent::{Reasoning, Sequence, SwitchIds};
 use switchyard::loading::{Checkpoint, Loaded};
 use switchyard::model::{Hooks, ModelConfig};
-use switchyard::text::Vocabulary;
+use switchyard::text::{Vocabulary, lines};
 
 /// A text, or its ids.
 #[derive(Clone, Debug, Deserialize)]
@@ -43,6 +45,47 @@ impl PromptArgs {
         ensure!(self.prompt.as_deref() != Some(""), "the prompt is empty: give at least one token");
         let ids = self.ids.as_deref().map(parse_ids).transpose()?;
         Ok(self.prompt.clone().map(Prompt::Text).or(ids.map(Prompt::Ids)))
+    }
+}
+
+/// One prompt on the command line, or a file of them.
+#[derive(Args, Debug)]
+pub(super) struct PromptsArgs {
+    #[command(flatten)]
+    pub one: PromptArgs,
+    /// Many prompts, one a line: {"prompt": "text"} or {"ids": [1, 2, 3]}
+    #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["prompt", "ids"])]
+    pub prompts: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PromptLine {
+    prompt: Option<String>,
+    ids: Option<Vec<u32>>,
+}
+
+impl PromptsArgs {
+    /// The prompts, and of a file's the places of their lines.
+    ///
+    /// # Errors
+    /// No prompt, or an empty one; a line without one.
+    pub fn read(&self) -> Result<(Vec<Prompt>, Vec<String>)> {
+        let Some(file) = &self.prompts else {
+            let prompt = self.one.read()?.context("no prompt: give --prompt, --ids or --prompts")?;
+            return Ok((vec![prompt], vec![]));
+        };
+        let (mut prompts, mut places) = (vec![], vec![]);
+        for (place, line) in lines(file)? {
+            prompts.push(match serde_json::from_str(&line).with_context(|| place.clone())? {
+                PromptLine { prompt: Some(prompt), ids: None } => Prompt::Text(prompt),
+                PromptLine { prompt: None, ids: Some(ids) } => Prompt::Ids(ids),
+                _ => bail!("{place}: expected either `prompt` or `ids`"),
+            });
+            places.push(place);
+        }
+        ensure!(!prompts.is_empty(), "{}: no prompts, expected one JSON object per line", file.display());
+        Ok((prompts, places))
     }
 }
 
@@ -91,6 +134,14 @@ impl Subject<'_> {
     /// # Errors
     /// Text without a tokenizer; a prompt that is empty, too long, or has ids without an embedding.
     pub fn encode(&self, prompts: &[Prompt]) -> Result<Vec<Vec<u32>>> {
+        self.encode_at(prompts, &[])
+    }
+
+    /// The same; an error names the prompt's place, if it has one.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_at(&self, prompts: &[Prompt], places: &[String]) -> Result<Vec<Vec<u32>>> {
         let texts = prompts.iter().filter_map(|prompt| match prompt {
             Prompt::Text(text) => Some(text.as_str()),
             Prompt::Ids(_) => None,
@@ -112,7 +163,11 @@ impl Subject<'_> {
             self.config.ensure_context(ids.len(), || "the prompt".into())?;
             Ok(ids)
         };
-        prompts.iter().map(encode).collect()
+        let placed = |(index, prompt): (usize, &Prompt)| match places.get(index) {
+            Some(place) => encode(prompt).with_context(|| place.clone()),
+            None => encode(prompt),
+        };
+        prompts.iter().enumerate().map(placed).collect()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use super::shard::ShardArgs;
@@ -45,6 +45,10 @@ pub struct Selection {
     /// A recipe of experiments/: its [settings] are used
     #[arg(long, value_name = "FILE")]
     pub(super) recipe: Option<PathBuf>,
+    /// Change a setting of an experiment that runs: `layer_probe.layers=all`; more than one with --set again. docs/reference/experiments.md
+    /// lists them
+    #[arg(long, value_name = "EXPERIMENT.KEY=VALUE")]
+    pub(super) set: Vec<String>,
     #[command(flatten)]
     pub rows: OutArgs,
     #[command(flatten)]
@@ -102,31 +106,25 @@ impl Selection {
         }
         let first = self.is_first_look(program);
         let unasked = |e: &Experiment| self.is_open() && !e.about.on_request && (!first || e.about.first_look);
-        Ok(ALL.iter().filter(|e| e.program() == program && (self.names(e) || unasked(e))).collect())
+        let chosen: Vec<_> = ALL.iter().filter(|e| e.program() == program && (self.names(e) || unasked(e))).collect();
+        for pair in &self.set {
+            let name = pair.split(['.', '=']).next().unwrap_or_default();
+            ensure!(
+                chosen.iter().any(|e| e.name == name),
+                "--set {pair}: `{name}` is no experiment of this command{}; name it with --only",
+                suggest(name, ALL.iter().map(|e| e.name))
+            );
+        }
+        Ok(chosen)
     }
 
-    /// The settings of the recipe, or the defaults.
+    /// The settings of the recipe, or the defaults, with those of `--set`.
     ///
     /// # Errors
     /// A file that cannot be read; an unknown setting.
     pub fn settings(&self) -> Result<Settings> {
-        let Some(file) = &self.recipe else { return Ok(Settings::default()) };
-        let text = read_text(file).with_context(|| format!("{}: cannot read", file.display()))?;
-        let mut table: toml::Table = text.parse().with_context(|| format!("{}: not TOML", file.display()))?;
-        let unknown = table.keys().find(|key| !recipes::KEYS.contains(&key.as_str()));
-        if let Some(key) = unknown {
-            bail!(
-                "{}: a recipe has no `{key}`{}; it has {}",
-                file.display(),
-                suggest(key, recipes::KEYS.iter().copied()),
-                recipes::KEYS.join(", ")
-            );
-        }
-        let Some(settings) = table.remove("settings") else {
-            say(&format!("{}: has no [settings]; experiments run with their defaults", file.display()));
-            return Ok(Settings::default());
-        };
-        settings.try_into().with_context(|| format!("{}: [settings]", file.display()))
+        let settings = self.recipe.as_deref().map_or_else(|| Ok(Settings::default()), settings_of)?;
+        settings.with(&self.set)
     }
 
     /// `runs/reports/<run or model>` unless the user names a folder; for a shard a folder inside it.
@@ -176,6 +174,26 @@ impl Selection {
         let out = quoted(&out.display().to_string());
         format!("{all}\nTables, figures and a page next to the paper's:\n  {} {out}\n", typed("report"))
     }
+}
+
+/// The `[settings]` of a recipe.
+fn settings_of(file: &Path) -> Result<Settings> {
+    let text = read_text(file).with_context(|| format!("{}: cannot read", file.display()))?;
+    let mut table: toml::Table = text.parse().with_context(|| format!("{}: not TOML", file.display()))?;
+    let unknown = table.keys().find(|key| !recipes::KEYS.contains(&key.as_str()));
+    if let Some(key) = unknown {
+        bail!(
+            "{}: a recipe has no `{key}`{}; it has {}",
+            file.display(),
+            suggest(key, recipes::KEYS.iter().copied()),
+            recipes::KEYS.join(", ")
+        );
+    }
+    let Some(settings) = table.remove("settings") else {
+        say(&format!("{}: has no [settings]; experiments run with their defaults", file.display()));
+        return Ok(Settings::default());
+    };
+    settings.try_into().with_context(|| format!("{}: [settings]", file.display()))
 }
 
 /// Refuses an unknown method, with a suggestion.

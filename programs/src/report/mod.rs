@@ -49,7 +49,6 @@ mod paired;
 pub mod paper;
 pub mod paper_tables;
 mod picture;
-mod places;
 pub mod recipes;
 pub mod render;
 mod render_table;

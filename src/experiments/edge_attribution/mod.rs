@@ -27,9 +27,9 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use ndarray::Array2;
 
-use super::markdown::{place, table_of, titled};
+use super::markdown::{table_of, titled};
 use super::{About, Files, Journal, Unfit};
-use crate::schema::{CircuitRow, EdgePairRow, EdgeRow, Form, RowFile, circuits};
+use crate::schema::{CircuitRow, EdgePairRow, EdgeRow, Form, RowFile, circuits, place_name};
 use crate::stats::by_problem::cell;
 use crate::stats::grouped_holdout;
 use crate::store::Measurements;
@@ -52,6 +52,7 @@ settings! {
         pub pairs: usize = 48,
         /// A file of pairs instead of the task's, as in `head_patching`.
         pub pairs_file: Option<PathBuf> = None,
+        /// Of latents and text: blocks as latent steps, or their clauses written out.
         pub forms: Vec<Form> = Form::ALL.to_vec(),
         /// Blocks (of text, clauses) before the read-out whose places are told apart.
         pub blocks: usize = 2,
@@ -170,7 +171,11 @@ pub fn table(edges: &[EdgeRow], circuits: &[CircuitRow]) -> String {
     let shown = Form::ALL.into_iter().flat_map(of_form);
     let edges = table_of("form | from | to | place | score | needed", shown, |e| {
         let EdgeRow { form, sender, receiver, score, .. } = e;
-        format!("{form} | {sender} | {receiver} | {} | {score:.2} | {}", place(&e.place, e.back), cell(e.needed, 2))
+        format!(
+            "{form} | {sender} | {receiver} | {} | {score:.2} | {}",
+            place_name(&e.place, e.back),
+            cell(e.needed, 2)
+        )
     });
     titled("Share of the difference that some edges bring alone, the corrupt value on all others [95 %].", &circuits)
         + &titled("\nThe largest edges of the circuits [95 %].", &edges)

@@ -33,6 +33,7 @@ settings! {
         pub steps: Vec<Steps> = vec![Steps::All],
         /// Each combined with each of `at`; the first pair has the whole table, the others only replaced inputs.
         pub later: Vec<Later> = vec![Later::Recompute],
+        /// What the replaced input changes: both, the output at its position (embedding), or its keys and values (kv).
         pub at: Vec<At> = vec![At::Both],
         /// Draws of a random mode.
         pub draws: usize = 5,

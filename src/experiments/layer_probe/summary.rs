@@ -6,21 +6,22 @@ use std::collections::BTreeMap;
 use super::Config;
 use crate::experiments::markdown::{by_step, or_dash, table_of, titled};
 use crate::schema::{Features, ProbeRow, stream_name};
-use crate::stats::Estimate;
 
 pub fn tables(rows: &[ProbeRow], config: &Config) -> String {
     let shown: Vec<&ProbeRow> = rows.iter().filter(|r| r.features != Features::Shuffled).collect();
-    let columns = "protocol | features | layer | rows | balanced accuracy | above chance | AUROC | selectivity";
+    let columns = "protocol | features | layer | balanced accuracy | AUROC | selectivity";
     let out = table_of(columns, shown.iter().filter(|r| r.is_switch()), |r| {
-        let ProbeRow { protocol, features, layer, rows, balanced_accuracy, .. } = r;
-        let (readable, auroc) = (if r.is_readable() { "yes" } else { "—" }, or_dash(r.auroc));
-        let selectivity = or_dash(r.selectivity);
+        let ProbeRow { protocol, features, layer, balanced_accuracy, .. } = r;
+        let [auroc, selectivity] = [r.auroc, r.selectivity].map(|e| or_dash(e.map(|e| format!("{:.3}", e.value))));
+        let star = if r.is_readable() { " *" } else { "" };
         format!(
-            "{protocol:?} | {features:?} | {} | {rows} | {balanced_accuracy} | {readable} | {auroc} | {selectivity}",
+            "{protocol:?} | {features:?} | {} | {balanced_accuracy}{star} | {auroc} | {selectivity}",
             stream_name(*layer)
         )
     });
-    out + &values(&shown) + &ends(&shown, config)
+    let switch = titled("Probes of the switch: does <swi> come next? * above chance.", &out);
+    let switch = if shown.iter().any(|r| r.is_switch()) { switch } else { String::new() };
+    values(&shown) + &switch + &ends(&shown, config)
 }
 
 /// A note if the chosen C is at an end of its grid, so that another grid might give a higher score.
@@ -65,9 +66,8 @@ fn values(rows: &[&ProbeRow]) -> String {
     }
     let columns = by_step("value | layer | n | chance".into(), steps, |step| format!("step {step}"));
     let cell = |r: &&ProbeRow| {
-        let Estimate { value, low, high, .. } = r.accuracy.unwrap_or(r.balanced_accuracy);
-        let bits = r.bits.map_or_else(String::new, |bits| format!(" {:.2} bits", bits.value));
-        format!("{value:.3} [{low:.3}, {high:.3}]{}{bits}", if r.is_readable() { " *" } else { "" })
+        let accuracy = r.accuracy.unwrap_or(r.balanced_accuracy).value;
+        format!("{accuracy:.3}{}", if r.is_readable() { " *" } else { "" })
     };
     let table = table_of(&columns, lines, |((value, layer), line)| {
         let first = line.values().next();
@@ -78,7 +78,8 @@ fn values(rows: &[&ProbeRow]) -> String {
         })
     });
     titled(
-        "\nAccuracy of value probes at each latent step (of frontiers balanced accuracy); * above chance; usable information in bits.",
+        "Probes of values: accuracy at each latent step (of frontiers balanced accuracy); * above chance; intervals and bits are in the row \
+         file. s_j is the result of the step that the block stands for, s_j-1 of the step before it; s1, s2, … of step 1, 2, ….",
         &table,
-    )
+    ) + "\n"
 }

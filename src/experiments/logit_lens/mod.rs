@@ -51,6 +51,7 @@ settings! {
         pub folds: usize = 2,
         /// Optimiser steps of the translators; 0 for no tuned lens.
         pub steps: usize = 300,
+        /// Positions of one optimiser step.
         pub batch: usize = 256,
         /// Adam's, decaying linearly to 0.
         pub learning_rate: f64 = 2e-3,

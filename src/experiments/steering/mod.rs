@@ -40,6 +40,7 @@ settings! {
         pub steps: Vec<Nth> = vec![],
         /// Doses of `add`, in differences of the means.
         pub doses: Vec<f64> = vec![0.5, 1.0, 2.0],
+        /// Whether to also remove the state's component along the direction.
         pub project_out: bool = true,
         /// Problems that are steered, at most.
         pub problems: usize = 60,

@@ -59,14 +59,17 @@ settings! {
         pub steps: Vec<Nth> = vec![],
         /// Dimensions of the learnt subspaces.
         pub ranks: Vec<usize> = vec![1, 2, 4, 8],
-        /// Pairs to learn from, and pairs of each kind to be judged on, at most.
+        /// Pairs to learn from, at most.
         pub pairs: usize = 128,
+        /// Pairs of each kind to be judged on, at most.
         pub judged: usize = 100,
         /// Share of the values that no training pair has.
         pub unseen: f64 = 0.25,
-        /// Number of updates of the columns, pairs per update, and radians by which a column turns in the first one (on average).
+        /// Updates of the columns.
         pub updates: usize = 120,
+        /// Pairs of one update.
         pub batch: usize = 32,
+        /// Radians by which a column turns in the first update, on average.
         pub learning_rate: f64 = 0.03,
         /// Random subspaces of each rank.
         pub draws: usize = 3,

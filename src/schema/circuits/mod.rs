@@ -4,6 +4,7 @@
 mod attribution;
 mod edges;
 mod patching;
+mod places;
 mod steering;
 
 use super::Identity;
@@ -16,6 +17,7 @@ pub(crate) use edges::circuits;
 pub use edges::{Circuit, CircuitRow, EdgePairRow, EdgeRow};
 pub use patching::{FormsRow, HeadPatchRow, PatchMode, PatchedNodeRow, agreement};
 pub(crate) use patching::{shares, too_few};
+pub use places::{place_name, place_number, place_order};
 pub(crate) use steering::steerings;
 pub use steering::{SteeringRow, SteeringTrialRow};
 

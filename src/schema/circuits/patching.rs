@@ -81,7 +81,8 @@ rows! {
         pub component: Component => DirectLogitRow,
         pub layer: usize => LensRow,
         pub head: Option<usize> => PatternRow,
-        pub place: String => "name": "place of the patch; k of `latent[k]` and `clause[k]` counts from 1",
+        pub place: String => "name": "place of the patch: source (prompt positions where the two prompts differ), swi, latent[k], swi_end, in plain text \
+                                  clause[k], readout (the last position), or position[i]; k counts from 1, i from 0",
         pub back: Option<usize> => AttentionRow,
         /// Σ moved / Σ whole.
         pub effect: Estimate => PatchRow,

@@ -8,8 +8,7 @@ use super::{Drawing, Exhibit};
 use crate::report::figures::{Figure, Link, Network, NetworkNode};
 use crate::report::folder::{Folder, called, sound};
 use crate::report::paper::Paper;
-use crate::report::places;
-use switchyard::schema::{Circuit, CircuitRow, EdgeRow, Form, RowFile};
+use switchyard::schema::{Circuit, CircuitRow, EdgeRow, Form, RowFile, place_name, place_number, place_order};
 
 pub(super) const EXHIBITS: &[Exhibit] =
     &[Exhibit { covers: true, draw, ..Exhibit::new("fig:circuit", &[EdgeRow::NAME]) }];
@@ -174,7 +173,7 @@ type Place<'a> = (&'a str, Option<usize>);
 
 fn network(checkpoint: &str, form: Form, layers: usize, drawn: &[&EdgeRow]) -> Network {
     let mut columns: Vec<Place> = drawn.iter().map(|e| (e.place.as_str(), e.back)).collect();
-    columns.sort_by_key(|(place, back)| places::order(place, *back));
+    columns.sort_by_key(|(place, back)| place_order(place, *back));
     columns.dedup();
     let of_layers = (0..layers).flat_map(|layer| [format!("blocks.{layer} heads"), format!("blocks.{layer} MLP")]);
     let rows: Vec<String> = std::iter::once("input".into()).chain(of_layers).chain(["output".into()]).collect();
@@ -189,8 +188,7 @@ fn network(checkpoint: &str, form: Form, layers: usize, drawn: &[&EdgeRow]) -> N
     });
     let link = |e: &&EdgeRow| {
         let [from, to] = ports(e).map(|port| index[&port]);
-        let says =
-            format!("{} → {} at {}, {:.3}", e.sender, e.receiver, places::called(&e.place, e.back), e.score.value);
+        let says = format!("{} → {} at {}, {:.3}", e.sender, e.receiver, place_name(&e.place, e.back), e.score.value);
         Link { from, to, weight: e.score.value, says }
     };
     let flow = |(at, place): (usize, &Place)| {
@@ -202,7 +200,7 @@ fn network(checkpoint: &str, form: Form, layers: usize, drawn: &[&EdgeRow]) -> N
         nodes: nodes.collect(),
         links: drawn.iter().map(link).collect(),
         flows: columns.iter().enumerate().filter_map(flow).collect(),
-        columns: columns.iter().map(|(place, back)| places::called(place, *back)).collect(),
+        columns: columns.iter().map(|(place, back)| place_name(place, *back)).collect(),
         rows,
         positive: format!("for the answer (widest line: |score| {:.2})", widest(drawn)),
         negative: "against it".into(),
@@ -219,7 +217,7 @@ fn widest(edges: &[&EdgeRow]) -> f64 {
 fn follows(first: Place<'_>, second: Place<'_>) -> bool {
     let step = |place: &str| match place {
         "swi" => Some(0),
-        latent if latent.starts_with("latent[") => places::number(latent),
+        latent if latent.starts_with("latent[") => place_number(latent),
         _ => None,
     };
     let next = step(first.0).zip(step(second.0)).is_some_and(|(first, second)| second == first + 1);

@@ -5,8 +5,10 @@ use super::{Drawing, Exhibit};
 use crate::report::figures::{Figure, HeatMap};
 use crate::report::folder::{Folder, called, sound};
 use crate::report::paper::Paper;
-use crate::report::places;
-use switchyard::schema::{Axis, Component, Form, HeadPatchRow, PatchMode, PatchRow, RowFile, stream_name};
+use switchyard::schema::{
+    Axis, Component, Form, HeadPatchRow, PatchMode, PatchRow, RowFile, place_name, place_number, place_order,
+    stream_name,
+};
 use switchyard::stats::Estimate;
 
 pub(super) const EXHIBITS: &[Exhibit] = &[
@@ -75,7 +77,7 @@ fn draw_pairs(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
 
 fn by_place(rows: &[&HeadPatchRow], name: fn(usize) -> String, map: HeatMap) -> Option<Figure> {
     let mut columns: Vec<(&str, Option<usize>)> = rows.iter().map(|row| (row.place.as_str(), row.back)).collect();
-    columns.sort_by_key(|(place, back)| places::order(place, *back));
+    columns.sort_by_key(|(place, back)| place_order(place, *back));
     columns.dedup();
     let mut cells: Vec<(usize, usize, Estimate)> = vec![];
     for row in rows {
@@ -87,9 +89,9 @@ fn by_place(rows: &[&HeadPatchRow], name: fn(usize) -> String, map: HeatMap) -> 
         }
     }
     let numbered = columns.iter().all(|(place, _)| place.starts_with("position["));
-    let named = |(place, back): &(&str, Option<usize>)| match places::number(place).filter(|_| numbered) {
+    let named = |(place, back): &(&str, Option<usize>)| match place_number(place).filter(|_| numbered) {
         Some(number) => number.to_string(),
-        None => places::called(place, *back),
+        None => place_name(place, *back),
     };
     let x = if numbered { "position" } else { "place" };
     match grid(&cells, name, HeatMap { x: x.into(), ..map })? {

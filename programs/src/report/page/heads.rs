@@ -6,9 +6,8 @@ use std::fmt::Write;
 
 use super::escape::text;
 use crate::report::folder::{Folder, called, sound};
-use crate::report::places;
 use crate::report::render_table::number;
-use switchyard::schema::{AttributionRow, Component, Form, HeadPatchRow, PatchMode, RowFile};
+use switchyard::schema::{AttributionRow, Component, Form, HeadPatchRow, PatchMode, RowFile, place_name, place_order};
 use switchyard::stats::Estimate;
 
 const INTRODUCTION: &str = "<p class=\"note\">Pairs of problems differ in one value. In each cell the output of one \
@@ -83,7 +82,7 @@ fn cells<'a>(folder: &'a Folder, checkpoint: &str, form: Form) -> BTreeMap<Cell<
 /// A small grid per place, in the order of the places.
 fn grids(cells: &BTreeMap<Cell, NodeRows>) -> String {
     let mut places: Vec<(&str, Option<usize>)> = cells.keys().map(|(.., place, back)| (*place, *back)).collect();
-    places.sort_by_key(|(place, back)| places::order(place, *back));
+    places.sort_by_key(|(place, back)| place_order(place, *back));
     places.dedup();
     let layers: BTreeSet<usize> = cells.keys().map(|cell| cell.0).collect();
     let columns: BTreeSet<(Component, Option<usize>)> = cells.keys().map(|cell| (cell.1, cell.2)).collect();
@@ -107,7 +106,7 @@ fn grids(cells: &BTreeMap<Cell, NodeRows>) -> String {
         let _ = writeln!(
             out,
             "<table class=\"grid small\"><caption>{}</caption><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table>",
-            text(&places::called(place, back))
+            text(&place_name(place, back))
         );
     }
     out

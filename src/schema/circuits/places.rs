@@ -2,8 +2,8 @@
 
 /// Sort key of a place, from left to right: `prompt`, `source`, `earlier`, `text`; then block by block, the last one at the end; then
 /// `readout` and places with other names (`position[i]`, by number).
-pub(super) fn order(place: &str, back: Option<usize>) -> impl Ord {
-    let number = number(place);
+pub fn place_order(place: &str, back: Option<usize>) -> impl Ord {
+    let number = place_number(place);
     let outside = ["prompt", "source", "earlier", "text"].iter().position(|name| *name == place);
     let within = match place {
         "swi" => 0,
@@ -20,7 +20,7 @@ pub(super) fn order(place: &str, back: Option<usize>) -> impl Ord {
 }
 
 /// `latent[2]`; of an earlier block `latent[2], 1 back`.
-pub(super) fn called(place: &str, back: Option<usize>) -> String {
+pub fn place_name(place: &str, back: Option<usize>) -> String {
     match back.filter(|back| *back > 0) {
         Some(back) => format!("{place}, {back} back"),
         None => place.to_owned(),
@@ -28,16 +28,16 @@ pub(super) fn called(place: &str, back: Option<usize>) -> String {
 }
 
 /// The number in brackets, of `latent[2]`.
-pub(super) fn number(place: &str) -> Option<usize> {
+pub fn place_number(place: &str) -> Option<usize> {
     place.strip_suffix(']')?.rsplit_once('[')?.1.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{called, order};
+    use super::{place_name, place_order};
 
     #[test]
-    fn places_stand_as_they_are_met() {
+    fn places_are_ordered_as_they_occur() {
         let sorted = [
             ("prompt", None),
             ("source", None),
@@ -52,8 +52,8 @@ mod tests {
             ("position[9]", None),
             ("position[10]", None),
         ];
-        assert!(sorted.is_sorted_by_key(|(place, back)| order(place, *back)));
-        assert_eq!(called("latent[2]", Some(1)), "latent[2], 1 back");
-        assert_eq!(called("latent[2]", Some(0)), "latent[2]");
+        assert!(sorted.is_sorted_by_key(|(place, back)| place_order(place, *back)));
+        assert_eq!(place_name("latent[2]", Some(1)), "latent[2], 1 back");
+        assert_eq!(place_name("latent[2]", Some(0)), "latent[2]");
     }
 }
