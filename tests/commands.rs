@@ -260,7 +260,9 @@ fn make_files(line: &str, folder: &Path) {
 
 /// A run of a study of reinforcement learning, for which a committed one serves.
 fn is_run_of_study(word: &str) -> bool {
-    ["runs/rl-fate/primary", "runs/rl-fate-smollm2/16-segmented/"].iter().any(|run| word.starts_with(run))
+    ["runs/rl-fate/primary", "runs/rl-fate-smollm2/16-segmented/", "runs/rl-fate-smollm2/60-segmented-floor/"]
+        .iter()
+        .any(|run| word.starts_with(run))
 }
 
 /// A folder in which a line can be the first that is typed: with its files and with what earlier commands would have made.
