@@ -255,6 +255,18 @@ class Live(unittest.TestCase):
         for wrong, said in ((lambda values: None, "return the new value"), (lambda values: self.model.lens(OTHER), "another model"), (lambda values: 1 / 0, "division")):
             with self.assertRaisesRegex((TypeError, RuntimeError, ZeroDivisionError), said):
                 self.model.generate(PROMPT, hooks={hook: wrong})
+        places = []
+
+        def halving(values, hook, by=0.5):
+            places.append((hook.name, hook.row, hook.step))
+            return by * values
+
+        later = "blocks.1.hook_resid_post@latent[1,2..3]"
+        runs = [self.model.generate([PROMPT], hooks={later: change})[0] for change in (halving, "scale:0.5")]
+        self.assertEqual(runs[0].trace, runs[1].trace)
+        self.assertEqual(places, [("blocks.1.hook_resid_post", 0, f"latent[1,{step}]") for step in (2, 3)])
+        with self.assertRaisesRegex(RuntimeError, "=halving"):
+            self.model.generate([PROMPT], hooks={"blocks.1.hook_resid_post@latent[9,1]": halving})
         with self.assertRaisesRegex(RuntimeError, "axis counts keys"):
             self.model.generate(PROMPT, hooks={"blocks.0.attn.hook_pattern": lambda values: values})
 

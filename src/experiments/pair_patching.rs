@@ -129,9 +129,9 @@ pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<PatchedNo
     }
     let few = || {
         format!(
-            "{} usable pairs in {}, and an interval needs two; in Python, `model.patch` patches one pair",
-            usable.len(),
-            file.display()
+            "{}: usable pairs: {}, and an interval needs two; in Python, `model.patch` patches one pair",
+            file.display(),
+            usable.len()
         )
     };
     study.require(any, few)

@@ -3,7 +3,7 @@
 from .activations import Activations, activations, save
 from .heatmap import HeatMap
 from .laboratory import view
-from .live import Interventions, Lens, Model, Pairs, Rows, load
+from .live import Hook, Interventions, Lens, Model, Pairs, Rows, load
 from .names import new_name, old_name
 from .rows import columns, manifest, rows
 from .running import Run, add, run, scale, swap
@@ -14,6 +14,7 @@ __version__ = "0.2.0"
 __all__ = [
     "Activations",
     "HeatMap",
+    "Hook",
     "Interventions",
     "Lens",
     "Model",

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import decimal
+import inspect
 import json
 import os
 import re
@@ -65,6 +66,20 @@ class Lens:
             row = "".join(f"  {column[position]:>{size}}" for column, size in zip(cells, wide))
             lines.append(repr(token).ljust(width) + row)
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Hook:
+    """Where a function as a change is called."""
+
+    #: The hook: `blocks.1.hook_resid_post`.
+    name: str
+    #: Index of the prompt.
+    row: int
+    #: Position in its sequence, from 0, latent steps included.
+    position: int
+    #: `prompt`, `text[0]` or `latent[1,2]`.
+    step: str
 
 
 class Rows(list):
@@ -173,9 +188,9 @@ class Model:
     def generate(self, prompts, hooks=None, record=None, **settings):
         """Continues a prompt (text or token ids), or a list of them in one batch: a `Run`, or a list.
 
-        `hooks` as in `run`; a change may also be a function of the value at the hook. It is called once for each position of each prompt, in
-        the order in which the model computes them, with the value of this run (all earlier changes included), `[1, …]`, and returns the new
-        value. It costs no further run, only its own calls. `record`: hooks to record; each run has its own `activations`. Settings:
+        `hooks` as in `run`; a change may also be a function of the value at the hook, `function(value)` or `function(value, hook)` with a
+        `Hook`. It is called once for each position of each prompt, in the order in which the model computes them, with the value of this
+        run (all earlier changes included), `[1, …]`, and returns the new value. It costs no further run, only its own calls. `record`: hooks to record; each run has its own `activations`. Settings:
         `max_new_tokens`, `temperature`, `seed`, `top_k`, `top_p`, `k_min`, `k_cap`, `ignore_eos`.
         """
         prompts, one = prompts_of(prompts)
@@ -400,11 +415,12 @@ class Model:
     def _call(self, functions, call):
         """The new value of a function at one position, as a list."""
         hook, function = functions[call["function"]]
-        hook = f"{hook} ({call['hook']}, {call['step']} at {call['position']})"
+        place = Hook(call["hook"], call["row"], call["position"], call["step"])
+        hook = f"{hook} ({place.name}, {place.step} at {place.position})"
         value = np.array(call["values"], "<f4").reshape(1, *call["shape"])
         self._calling = threading.get_ident()
         try:
-            new = function(value)
+            new = function(value, hook=place) if _takes_hook(function) else function(value)
         finally:
             self._calling = None
         if new is None:
@@ -446,7 +462,8 @@ class Model:
         # Of the caller's line: `_ask` and the method that called it are between.
         warn(self._said(), stacklevel=4)
         if "error" in answer:
-            raise (_NeverFires if "never fire" in answer["error"] else RuntimeError)(answer["error"])
+            error = re.sub(r"\bcall:(\d+)", lambda call: _name(functions[int(call[1])][1], "function"), answer["error"])
+            raise (_NeverFires if "never fire" in error else RuntimeError)(error)
         return answer["ok"]
 
     def _send(self, line):
@@ -515,6 +532,15 @@ def _changes(hooks, folder):
         numbers = {hook: f"call:{number}" for number, (hook, _) in enumerate(functions)}
         hooks = {hook: numbers.get(hook, change) for hook, change in hooks.items()}
     return changes(hooks, folder), functions
+
+
+def _takes_hook(function):
+    """Whether a function has a parameter `hook`, as in TransformerLens."""
+    try:
+        return "hook" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        # A function of C without a signature.
+        return False
 
 
 def _name(given, unnamed):
