@@ -1,4 +1,4 @@
-//! Experiments on models whose weights were set by hand: they must report what is known to be there, and nothing else.
+//! Experiments on hand-built models: they report the known mechanism, and nothing else.
 
 use burn::module::Module;
 
@@ -9,16 +9,17 @@ use switchyard::experiments::latent_intervention::{self, Config};
 use switchyard::experiments::layer_probe;
 use switchyard::experiments::teacher_forced;
 use switchyard::interventions::Steps;
-use switchyard::latent::{DecodeSettings, Request, Switching};
+use switchyard::latent::trace::PositionRole;
+use switchyard::latent::{DecodeSettings, Request, Switching, Trace};
 use switchyard::recipe::{Compute, Grpo, ReplayMode};
 use switchyard::schema::{Event, ExitGroup, Features, InterventionRow, Lens, ProbeRow, Protocol};
 use switchyard::study::Study;
 use switchyard::study::modes::MODES;
 use switchyard::train::grpo::gradients;
-use switchyard::train::rollouts::{Behaviour, rollout_settings, sample};
+use switchyard::train::rollouts::{Behaviour, Rollout, RolloutBatch, rollout_settings, sample};
 
 #[test]
-fn the_hand_built_models_do_what_they_were_built_to_do() {
+fn the_hand_built_models_behave_as_built() {
     for which in [Purpose::Working, Purpose::Inert, Purpose::Empty] {
         let study = study(which, 60, 1);
         let (scores, traces) = study.decoded().expect("decoded");
@@ -59,13 +60,13 @@ fn interventions_find_that_the_latents_carry_the_answer() {
             "normal" | "self_patch" => {
                 assert_eq!((diagnostic.value, row.lost, row.gained), (1.0, 0, 0), "{}", row.mode)
             }
-            // Nothing to read: `#` falls back on the digit, which is never the answer.
+            // No state to read: `#` falls back to the digit, which is never the answer.
             "zero" | "skip" => assert_eq!((diagnostic.value, row.p_holm < 1e-6), (0.0, true), "{}", row.mode),
             // Another state is right by chance, one time in seven.
             _ => assert!(diagnostic.high < 0.4 && row.p_holm < 1e-4, "{}: {diagnostic}", row.mode),
         }
     }
-    // The state is handed on from step to step: any of them alone decides.
+    // The state is passed from step to step: each step alone determines the answer.
     let single = intervene(Purpose::Working, &["resample"], &[0, 1, 2].map(Steps::Only), 4);
     assert_eq!(single.len(), 1 + 3);
     for row in &single[1..] {
@@ -83,13 +84,13 @@ fn interventions_find_nothing_where_latents_are_inert() {
         assert_eq!(row.p_holm, 1.0);
         assert!(row.mode == "normal" || row.mode == "skip" || row.firings > 0);
     }
-    // The paper's random vector is no such control: it writes into every coordinate, those that mark a digit to be read
-    // too, and so changes the answers of a model that never reads its latents.
+    // The paper's random vector is not an inert control: it also writes to the coordinates that mark a digit as readable, and so
+    // changes the answers of a model that never reads its latents.
     let random = intervene(Purpose::Inert, &["random_norm"], &[Steps::All], 5).remove(1);
     assert!(random.diagnostic_accuracy.is_some_and(|e| e.high < 0.9), "{random:?}");
 }
 
-/// Questions as rollouts get them.
+/// Questions for rollouts.
 fn with_golds<'a>(asked: &'a [Request], corpus: &'a Corpus) -> Vec<(usize, &'a [u32], &'a str)> {
     asked.iter().zip(&corpus.test).map(|(r, p)| (r.problem, r.prompt.as_slice(), p.answer.as_str())).collect()
 }
@@ -120,7 +121,7 @@ fn a_rollout_keeps_its_dropout_mask_through_every_replay() {
     let sampled = sample(&model, corpus, &questions, &grpo, behaviour, 2).expect("rollouts");
     assert!(sampled.rollouts.iter().any(|r| r.trace.switched()), "no rollout with a block: the test sees text only");
 
-    // The first token is drawn after the same prompt: only the mask can tell two rollouts of a group apart there.
+    // The first token follows the same prompt: there two rollouts of a group differ only in the mask.
     let group = |dropout| {
         let how = Grpo { dropout_rollouts: dropout, ..grpo.clone() };
         let all = sample(&model, corpus, &questions[..1], &how, behaviour, 1).expect("rollouts").all;
@@ -157,13 +158,58 @@ fn text_rollouts_open_no_block_and_are_replayed_by_the_same_policy() {
             drift < 1e-4,
             "text_rollouts = {text_rollouts}: the ratio of the first inner epoch is 1, not off by {drift}"
         );
+        let switched = |trace: &Trace| trace.switched();
+        let all: Vec<Trace> = sampled.all.iter().map(|(trace, _, _)| trace.clone()).collect();
+        let share = all.iter().filter(|trace| switched(trace)).count() as f64 / all.len() as f64;
+        let rewarded = |trace: Trace| {
+            let advantage = if switched(&trace) { 0.5 } else { -0.5 };
+            Rollout::new(trace, advantage)
+        };
+        let rewarded = RolloutBatch { rollouts: all.into_iter().map(rewarded).collect(), ..sampled.clone() };
+        assert_eq!(rewarded.switch_advantage(), Some(0.5 * share));
         sampled.all.iter().filter(|(trace, _, _)| trace.switched()).count()
     });
     assert!(blocks[0] > 0 && blocks[1] == 0, "{blocks:?} rollouts with a block");
 }
 
+/// The ratio of the first inner epoch is 1 at latents too, which have log-densities, and differs once the weights do.
 #[test]
-fn a_rollout_that_is_too_long_is_dropped_and_its_group_goes_on() {
+fn noisy_latents_are_actions_of_the_policy() {
+    let study = study(Purpose::Working, 4, 6);
+    let corpus = &study.corpus;
+    let asked = requests(corpus).expect("requests");
+    let questions = with_golds(&asked, corpus);
+    let grpo = Grpo {
+        temperature: 6.0,
+        k_min: 1,
+        group: 8,
+        latent_noise: 0.2,
+        replay: ReplayMode::FullBptt,
+        ..Grpo::default()
+    };
+    let settings = rollout_settings(&grpo, &study.recipe.evaluation, &corpus.stops, 7);
+    let behaviour = behaviour(&study, &settings);
+    let sampled = sample(&study.model, corpus, &questions, &grpo, behaviour, 2).expect("rollouts");
+    let drift = |checkpoint_every| {
+        let grpo = Grpo { checkpoint_every, ..grpo.clone() };
+        gradients(&study.model, behaviour, &sampled.rollouts, &grpo, 2).expect("gradients").1
+    };
+    let (whole, in_segments) = (drift(0), drift(1));
+    assert!(whole.max_drift < 2e-3 && in_segments.max_drift < 2e-3, "{whole:?}, {in_segments:?}");
+    let latents = sampled.rollouts.iter().flat_map(|r| &r.trace.positions).filter(|p| p.kind == PositionRole::Latent);
+    let densities: Vec<f64> = latents.filter_map(|p| p.logprob).collect();
+    assert!(densities.len() > 10 && densities.iter().all(|density| *density < 0.0), "{densities:?}");
+    let tokens: usize = sampled
+        .rollouts
+        .iter()
+        .flat_map(|r| &r.trace.positions)
+        .filter(|p| p.kind != PositionRole::Latent && p.logprob.is_some())
+        .count();
+    assert_eq!(whole.tokens, tokens + densities.len());
+}
+
+#[test]
+fn a_rollout_that_is_too_long_is_dropped_and_its_group_continues() {
     let study = study(Purpose::Working, 8, 6);
     let corpus = &study.corpus;
     let asked = requests(corpus).expect("requests");
@@ -210,7 +256,7 @@ fn the_window_is_one_position_wide_and_the_exit_one_step() {
 fn two_models_that_differ_in_reading_only_do_not_differ_in_switching() {
     use switchyard::experiments::phases;
 
-    // The same problems and the same decision; the inert model reads the digit where the other reads its latents.
+    // The same problems and decision; the inert model reads the digit, the other its latents.
     let (first, mut second) = (study(Purpose::Working, 40, 9), study(Purpose::Inert, 40, 9));
     second.corpus = study(Purpose::Working, 40, 9).corpus;
     let second = second.with_tags(first.tagged().expect("tags").to_vec());
@@ -229,7 +275,7 @@ fn two_models_that_differ_in_reading_only_do_not_differ_in_switching() {
 fn probed(which: Purpose, n: usize, seed: u64, layers: &[usize]) -> Vec<ProbeRow> {
     let config = layer_probe::Config {
         layers: layer_probe::Layers::Listed(layers.to_vec()),
-        // One clause a problem: its look-alikes are those of other problems.
+        // One clause per problem: its look-alikes are in other problems.
         matched: layer_probe::NegativeScope::Corpus,
         untrained: false,
         ..layer_probe::Config::default()
@@ -238,8 +284,8 @@ fn probed(which: Purpose, n: usize, seed: u64, layers: &[usize]) -> Vec<ProbeRow
 }
 
 #[test]
-fn values_are_probed_for_where_no_switch_can_be() {
-    // One clause a problem: none has a look-alike of its boundary.
+fn values_are_probed_without_look_alikes() {
+    // One clause per problem: no boundary has a look-alike.
     let config = layer_probe::Config {
         layers: layer_probe::Layers::Listed(vec![4]),
         untrained: false,
@@ -249,7 +295,7 @@ fn values_are_probed_for_where_no_switch_can_be() {
     let (rows, said) = ask(&config).expect("rows");
     assert!(said.is_some_and(|why| why.contains("no boundary has a look-alike")));
     assert!(!rows.is_empty() && rows.iter().all(|row| row.value().is_some()), "{rows:?}");
-    // Every split says its C.
+    // Every split reports its C.
     let chosen = |row: &ProbeRow| row.chosen_c.as_ref().map(|chosen| chosen.split(' ').count());
     assert!(rows.iter().all(|row| chosen(row) == (row.features == Features::ResidPost).then_some(5)), "{rows:?}");
     let nothing = ask(&layer_probe::Config { values: false, ..config }).expect_err("nothing to probe for");
@@ -271,21 +317,21 @@ fn probes_find_the_layer_of_the_decision_and_the_content_of_the_latents() {
         }
     }
     assert_eq!(layers, 4);
-    // The state is in the residual stream at every layer of each step.
+    // The state is in the residual stream at every layer and step.
     let values: Vec<_> = rows.iter().filter(grouped).filter(|r| r.target.starts_with("value:s_j@")).collect();
     assert!(!values.is_empty());
     for row in values {
         let accuracy = row.accuracy.expect("an accuracy");
         assert!(accuracy.value > 0.95, "{} at layer {}: {accuracy}", row.target, row.layer);
     }
-    // The inert model's latents hold it as well. That nothing reads it is for interventions to say.
+    // The inert model's latents contain it too. Only interventions show that nothing reads it.
     let inert = probed(Purpose::Inert, 120, 10, &[4]);
     let held = inert.iter().filter(grouped).find(|r| r.target == "value:s_j@3").expect("a probe").accuracy;
     assert!(held.expect("an accuracy").value > 0.95);
 }
 
 #[test]
-fn empty_latents_raise_no_more_than_five_in_a_hundred_alarms() {
+fn empty_latents_raise_at_most_five_percent_false_alarms() {
     let (mut alarms, mut probes) = (0, 0);
     for seed in 0..200 {
         let rows = probed(Purpose::Empty, 100, 1000 + seed, &[4]);
@@ -320,7 +366,7 @@ fn lenses_find_where_and_when_the_exit_is_decided() {
 }
 
 #[test]
-fn a_swapped_part_brings_back_what_its_weights_do() {
+fn a_swapped_part_restores_its_function() {
     use switchyard::experiments::part_swap;
     use switchyard::model::Decoder;
     use switchyard::schema::Host;

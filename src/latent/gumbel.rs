@@ -15,6 +15,7 @@ use burn::tensor::{Int, Tensor, TensorData};
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 
+use super::drawn::DrawnInput;
 use super::sampling::{self, Key};
 use super::source::{LatentSource, largest};
 use super::trace::{PositionRole, Trace};
@@ -195,7 +196,7 @@ impl GumbelMixture {
                     // The last position of a row that ended there was never fed.
                     let Some((mixture, density)) = drawn.remove(&(row, before + at)) else { continue };
                     position.logprob = Some(density);
-                    position.drawn = Some(mixture);
+                    position.drawn = Some(DrawnInput::Mixture(mixture));
                 }
             }
         }
@@ -247,50 +248,8 @@ impl LatentSource for GumbelMixture {
     }
 }
 
-/// Feeds the mixtures of traces again; rows are named by their index.
-pub(crate) struct StoredMixtures<'t> {
-    by_place: HashMap<(usize, usize), &'t Mixture>,
-    /// Number of positions of each row.
-    lengths: Vec<usize>,
-}
-
-impl<'t> StoredMixtures<'t> {
-    /// `None` if the traces have no mixtures.
-    pub fn from_traces(traces: &'t [Trace]) -> Option<Self> {
-        let mut all = HashMap::new();
-        for (row, trace) in traces.iter().enumerate() {
-            for (at, position) in trace.positions.iter().enumerate() {
-                if let Some(drawn) = &position.drawn {
-                    all.insert((row, trace.prompt.len() + at), drawn);
-                }
-            }
-        }
-        let lengths = traces.iter().map(Trace::length).collect();
-        (!all.is_empty()).then_some(Self { by_place: all, lengths })
-    }
-}
-
-impl LatentSource for StoredMixtures<'_> {
-    fn inject(&self, _h: Tensor<3>, at: &Span, model: &Decoder) -> Result<Tensor<3>> {
-        let of = |row: usize| {
-            let Some(Step::Latent { .. }) = at.steps[row][0] else { return Ok(None) };
-            let (name, position) = (at.rows[row], at.positions[row][0]);
-            let drawn = self.by_place.get(&(name, position)).copied();
-            // A row that ended with a latent was never fed it, and nothing is decided after it.
-            let is_last = self.lengths.get(name).is_some_and(|length| position + 1 == *length);
-            ensure!(drawn.is_some() || is_last, "row {name}: no mixture was drawn at position {position}");
-            Ok(drawn)
-        };
-        mixed(&(0..at.rows.len()).map(of).collect::<Result<Vec<_>>>()?, model)
-    }
-
-    fn name(&self) -> String {
-        "stored_mixtures".into()
-    }
-}
-
 /// The mixed embeddings `[B, 1, D]`; zeros for a row without a mixture. Weights are constants, embeddings carry gradients.
-fn mixed(mixtures: &[Option<&Mixture>], model: &Decoder) -> Result<Tensor<3>> {
+pub(super) fn mixed(mixtures: &[Option<&Mixture>], model: &Decoder) -> Result<Tensor<3>> {
     let (b, d) = (mixtures.len(), model.config().hidden_size);
     let k = mixtures.iter().flatten().map(|m| m.tokens.len()).max().unwrap_or(1);
     let (mut ids, mut weights) = (vec![0; b * k], vec![0.0_f32; b * k]);

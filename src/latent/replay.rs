@@ -5,7 +5,7 @@ use burn::tensor::{Int, Tensor, TensorData};
 
 use super::SwitchIds;
 use super::decode::{Decode, Switching};
-use super::gumbel::{self, Mixture, StoredMixtures};
+use super::drawn::{self, DrawnInput, StoredInputs};
 use super::hybrid::StoredStates;
 use super::sequence::Sequence;
 use super::source::LatentSource;
@@ -40,7 +40,7 @@ pub(crate) struct Replay<'m> {
 /// Inputs of rollouts other than tokens: constants of the replay.
 pub(crate) enum RolloutInputs<'t> {
     Nothing,
-    Mixtures(StoredMixtures<'t>),
+    Latents(StoredInputs<'t>),
     States(StoredStates<'t>),
 }
 
@@ -51,7 +51,7 @@ impl<'t> RolloutInputs<'t> {
             Some(mixing) => {
                 StoredStates::from_traces(mixing.end(), traces).map_or(RolloutInputs::Nothing, RolloutInputs::States)
             }
-            None => StoredMixtures::from_traces(traces).map_or(RolloutInputs::Nothing, RolloutInputs::Mixtures),
+            None => StoredInputs::from_traces(traces).map_or(RolloutInputs::Nothing, RolloutInputs::Latents),
         }
     }
 
@@ -59,7 +59,7 @@ impl<'t> RolloutInputs<'t> {
     pub fn fed<'m>(&'m self, decoding: Decode<'m>) -> Decode<'m> {
         match self {
             RolloutInputs::Nothing => decoding,
-            RolloutInputs::Mixtures(stored) => Decode { source: stored, ..decoding },
+            RolloutInputs::Latents(stored) => Decode { source: stored, ..decoding },
             RolloutInputs::States(stored) => Decode { source: stored, ..decoding },
         }
     }
@@ -105,12 +105,12 @@ impl<'m> Replay<'m> {
             if decided.is_empty() && stays.is_empty() {
                 continue;
             }
-            let (mixtures, mut decided): (Vec<ReplayPlace>, Vec<ReplayPlace>) =
+            let (latents, mut decided): (Vec<ReplayPlace>, Vec<ReplayPlace>) =
                 decided.into_iter().partition(|place| self.drawn(place).is_some());
             let mut logprobs = self.logprobs(&wave, &decided)?;
-            if !mixtures.is_empty() {
-                logprobs = Tensor::cat(vec![logprobs, self.densities(&wave, &mixtures)?], 0);
-                decided.extend(mixtures);
+            if !latents.is_empty() {
+                logprobs = Tensor::cat(vec![logprobs, self.densities(&wave, &latents)?], 0);
+                decided.extend(latents);
             }
             let stayed = if stays.is_empty() { None } else { Some(self.logprobs(&wave, &stays)?) };
             let named = |at: Vec<ReplayPlace>| at.into_iter().map(|p| (p.trace, p.response)).collect();
@@ -152,16 +152,16 @@ impl<'m> Replay<'m> {
         (decided, stays)
     }
 
-    /// The mixture that was drawn at a place.
-    fn drawn(&self, place: &ReplayPlace) -> Option<&'m Mixture> {
+    /// The input that was drawn at a place.
+    fn drawn(&self, place: &ReplayPlace) -> Option<&'m DrawnInput> {
         self.traces[place.trace].positions[place.response].drawn.as_ref()
     }
 
-    /// Log-densities of drawn mixtures, `[n]`.
+    /// Log-densities of drawn inputs, `[n]`.
     fn densities(&self, wave: &Wave, places: &[ReplayPlace]) -> Result<Tensor<1>> {
-        let mixtures: Vec<&Mixture> = places.iter().filter_map(|place| self.drawn(place)).collect();
+        let inputs: Vec<&DrawnInput> = places.iter().filter_map(|place| self.drawn(place)).collect();
         let temperature = self.decoding.settings.sampling.scale();
-        gumbel::log_densities(self.decoding.model, self.states(wave, places), temperature, &mixtures)
+        drawn::log_densities(self.decoding.model, self.states(wave, places), temperature, &inputs)
     }
 
     /// The states that decide at these places: `[n, D]`.

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::SwitchIds;
-use super::gumbel::Mixture;
+use super::drawn::DrawnInput;
 use super::hybrid::MixedInput;
 use super::sequence::Sequence;
 pub use crate::schema::PositionKind as PositionRole;
@@ -39,9 +39,9 @@ pub struct Position {
     /// p(`</swi>`) after a latent step, temperature 1, full softmax.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p_exit: Option<f64>,
-    /// The mixture drawn for this latent, if any; `logprob` is then its log-density.
+    /// The input drawn for this latent, if any; `logprob` is then its log-density.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drawn: Option<Mixture>,
+    pub drawn: Option<DrawnInput>,
     /// The state mixed into this token, in rollouts that mix states into text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mixed: Option<MixedInput>,

@@ -147,6 +147,7 @@ mod tests {
             "grpo.loss_mean=question",
             "grpo.mask_tags=false",
             "grpo.text_rollouts=true",
+            "grpo.latent_noise=0.1",
             "grpo.reward.lengths=[0.4, 1.0]",
             "brevity={ steps = 1, temperature = 0.7, k_min = 2, weight = 0.1, lengths = [0.4, 1.0] }",
             "evasion={ steps = 3, batch = 32, learning_rate = 1e-3, weight = 2.0 }",

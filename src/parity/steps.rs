@@ -11,7 +11,7 @@ use super::latent::{LATENT, rows_of};
 use super::reference::{self, Deviation, get, read};
 use super::{Fixtures, ParityComparison};
 use crate::guard::read_text;
-use crate::latent::gumbel::Mixture;
+use crate::latent::drawn::DrawnInput;
 use crate::latent::hybrid::{Hybrid, MixedInput};
 use crate::latent::trace::{Position, PositionRole};
 use crate::latent::{
@@ -171,7 +171,7 @@ pub struct GrpoRollout {
     group: usize,
     /// The mixtures of `soft.json`.
     #[serde(default)]
-    drawn: Vec<Option<Mixture>>,
+    drawn: Vec<Option<DrawnInput>>,
     /// The states that are mixed into the text of `hrpo.json`.
     #[serde(default)]
     states: Vec<Option<Vec<f32>>>,

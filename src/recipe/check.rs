@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{Compute, FromStage, Shared, Stage, Strongest};
+use super::{Compute, FromStage, ReplayMode, Shared, Stage, Strongest};
 use crate::latent::reasoning::MOST_LATENTS;
 use crate::latent::{Exit, Source};
 use crate::text::sources::Generations;
@@ -124,6 +124,11 @@ impl Shared {
         ensure!(
             self.grpo.early_stop_window != 1,
             "grpo.early_stop_window must be 0 (never stops) or at least 2 (it compares means), found 1"
+        );
+        ensure!(
+            self.grpo.latent_noise == 0.0 || self.grpo.replay == ReplayMode::FullBptt && !self.grpo.text_rollouts,
+            "grpo.latent_noise makes latents actions of the policy, whose gradient needs grpo.replay = \"full_bptt\" and rollouts with \
+             blocks (grpo.text_rollouts = false)"
         );
         ensure!(
             !self.grpo.continue_term || self.blocks.exit_in_loss && self.blocks.exit == Exit::Sampled,

@@ -129,6 +129,10 @@ settings! {
         pub dropout_rollouts: f64 = 0.0 => BelowOne,
         /// τ of the Gumbel noise that draws mixtures of the vocabulary in rollouts (`soft_grpo`); 0 switches it off.
         pub gumbel: f64 = 0.0 => NotNegative,
+        /// σ of the Gaussian noise on the hidden states that rollouts feed as latents, relative to their root mean square; each latent is then
+        /// an action with a density. 0 switches it off.
+        #[serde(skip_serializing_if = "is_default")]
+        pub latent_noise: f64 = 0.0 => NotNegative,
         /// `soft_thinking.density`.
         #[serde(skip)]
         pub density: Density = Density::Mean,

@@ -38,6 +38,9 @@ rows! {
         pub terms: Map<String, Value>,
         pub accuracy: Option<f64> => "share": "rollouts with the right answer",
         pub switch_rate: Option<f64> => "share": "rollouts with at least one block",
+        /// Absent in old rows.
+        pub switch_advantage: Option<f64> => "advantage a rollout":
+            "sum of the advantages of rollouts with a block, divided by all rollouts: above 0 the step rewards opening blocks",
         pub latent_calls: Option<f64> => AccuracyRow,
         /// The paper's latent invocations. Absent in old rows.
         pub blocks: Option<f64> => AccuracyRow,

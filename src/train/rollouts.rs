@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail, ensure};
 use burn::tensor::{ExecutionError, TensorReadError};
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,7 @@ use super::grpo::sampled_tokens;
 use crate::corpus::Corpus;
 use crate::latent::gumbel::{Density, GumbelMixture, Noise};
 use crate::latent::hybrid::MixMemory;
+use crate::latent::noisy_state::StateNoise;
 use crate::latent::trace::Position;
 use crate::latent::{
     Decode, DecodeSettings, End, Reasoning, Request, Sampling, Source, SwitchIds, Switching, Trace, decode,
@@ -89,6 +90,15 @@ pub struct RolloutBatch {
     pub skipped_groups: usize,
     /// Rollouts lost to memory, to `max_positions` or to non-finite logits.
     pub dropped: DropCounts,
+}
+
+impl RolloutBatch {
+    /// Sum of the advantages of rollouts with a block, divided by all rollouts; `None` without any.
+    pub fn switch_advantage(&self) -> Option<f64> {
+        let switched = self.rollouts.iter().filter(|r| r.trace.switched());
+        let sum: f64 = switched.map(|r| r.advantage * r.weight).sum();
+        (!self.all.is_empty()).then(|| sum / self.all.len() as f64)
+    }
 }
 
 /// Number of lost rollouts by reason.
@@ -255,6 +265,18 @@ fn roll_out(model: &Decoder, rollouts: &[Request], grpo: &Grpo, behaviour: Behav
         let end = (density == Density::OneSided).then_some(behaviour.switch.swi_end);
         let noise = Noise { top_k, top_p: top_p.min(grpo.top_p), temperature, gumbel, density, end };
         let source = GumbelMixture::new(noise, seed, rows)?;
+        let mut traces = roll_out_named(Decode { source: &source, ..decoding }, rollouts, grpo)?;
+        source.remember_in(&mut traces);
+        return Ok(traces);
+    }
+    if grpo.latent_noise > 0.0 {
+        let name = decoding.source.name();
+        ensure!(
+            behaviour.reasoning.source == Source::HiddenState,
+            "grpo.latent_noise is noise on hidden states; the latents of this checkpoint are {name}"
+        );
+        let rows = rollouts.iter().map(|r| (r.problem, r.rollout)).collect();
+        let source = StateNoise::new(grpo.latent_noise, decoding.settings.sampling.seed, rows);
         let mut traces = roll_out_named(Decode { source: &source, ..decoding }, rollouts, grpo)?;
         source.remember_in(&mut traces);
         return Ok(traces);

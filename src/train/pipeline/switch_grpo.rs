@@ -272,6 +272,7 @@ fn row(
         terms: terms.collect(),
         accuracy: mean(&|(_, _, c)| yes(*c)),
         switch_rate: mean(&|(t, _, _)| yes(t.switched())),
+        switch_advantage: sampled.switch_advantage(),
         latent_calls: mean(&|(t, _, _)| t.latent_calls() as f64),
         blocks: mean(&|(t, _, _)| t.blocks().len() as f64),
         visible_tokens: mean(&|(t, _, _)| t.visible_tokens() as f64),

@@ -1,0 +1,149 @@
+//! Hidden-state latents with a density: Gaussian noise makes the latent itself an action of the policy (the samplable latent that the
+//! paper names as its next step).
+//!
+//! 1. Rollout: the input is `x = h + s ε` with `ε ~ N(0, I_D)` and `s = σ ‖h‖₂ / √D`. `x` and `s` are recorded.
+//! 2. Log-density under a policy whose state is `h'`: `−‖x − h'‖² / 2s²`. The constant is left out: it cancels in ratios, because `s` is
+//!    that of the rollout.
+//! 3. Replay: `x` is a constant; `h'` has the gradient, which moves it towards the `x` of a good rollout.
+//!
+//! Evaluations feed `h`. Misleads: the density is over D dimensions, so that one update changes the ratio of a latent more than that of a
+//! token, and more latents are clipped.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result, ensure};
+use burn::tensor::{Tensor, TensorData};
+use serde::{Deserialize, Serialize};
+
+use super::drawn::DrawnInput;
+use super::sampling::Key;
+use super::source::LatentSource;
+use super::trace::{PositionRole, Trace};
+use crate::model::{Decoder, Span, Step};
+use crate::random::normal;
+
+/// A drawn state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NoisyState {
+    /// x, `[D]`.
+    pub state: Vec<f32>,
+    /// s.
+    pub deviation: f32,
+}
+
+/// Domain separation of the noise from the uniform value that draws a token at the same position ("noisy").
+const NOISE: u64 = 0x006e_6f69_7379;
+
+/// Draws a state at every latent position of a decode, and records it.
+pub(crate) struct StateNoise {
+    /// σ, relative to the root mean square of the state.
+    sigma: f64,
+    seed: u64,
+    /// Problem and rollout of each row, by its name in the decode.
+    rows: Vec<(usize, usize)>,
+    /// The state and its log-density, by row and position.
+    drawn: Mutex<HashMap<(usize, usize), (NoisyState, f64)>>,
+}
+
+impl StateNoise {
+    pub fn new(sigma: f64, seed: u64, rows: Vec<(usize, usize)>) -> Self {
+        Self { sigma, seed, rows, drawn: Mutex::default() }
+    }
+
+    /// Writes the states into the traces of the decode; trace `i` is the row named `i`.
+    pub fn remember_in(&self, traces: &mut [Trace]) {
+        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
+        for (row, trace) in traces.iter_mut().enumerate() {
+            let before = trace.prompt.len();
+            let latents = trace.positions.iter_mut().enumerate().filter(|(_, p)| p.kind == PositionRole::Latent);
+            for (at, position) in latents {
+                // The last position of a row that ended there was never fed.
+                let Some((state, density)) = drawn.remove(&(row, before + at)) else { continue };
+                (position.logprob, position.drawn) = (Some(density), Some(DrawnInput::State(state)));
+            }
+        }
+    }
+
+    /// Adds noise to a state; returns the log-density and s.
+    fn draw(&self, state: &mut [f32], key: Key) -> (f64, f32) {
+        let square: f64 = state.iter().map(|x| f64::from(*x).powi(2)).sum();
+        let deviation = (self.sigma * (square / state.len() as f64).sqrt()) as f32;
+        let mut rng = key.rng(self.seed ^ NOISE);
+        let mut density = 0.0;
+        for x in state {
+            let h = *x;
+            *x = (f64::from(h) + f64::from(deviation) * normal(&mut rng)) as f32;
+            // Of the rounded value, which is what a replay sees.
+            density -= (f64::from(*x - h) / f64::from(deviation)).powi(2) / 2.0;
+        }
+        (density, deviation)
+    }
+}
+
+impl LatentSource for StateNoise {
+    fn inject(&self, h: Tensor<3>, at: &Span, _model: &Decoder) -> Result<Tensor<3>> {
+        let ([b, _, d], dtype, device) = (h.dims(), h.dtype(), h.device());
+        let mut states = h.try_into_vec_as::<f32>().context("reading the states before latents")?;
+        for (row, state) in states.chunks_mut(d).enumerate() {
+            let Some(Step::Latent { .. }) = at.steps[row][0] else { continue };
+            let (name, position) = (at.rows[row], at.positions[row][0]);
+            let &(problem, rollout) = self.rows.get(name).with_context(|| format!("no rollout is named {name}"))?;
+            let key = Key { problem: problem as u64, rollout: rollout as u64, position: position as u64 };
+            let (density, deviation) = self.draw(state, key);
+            ensure!(deviation > 0.0, "the state before a latent is 0: noise relative to it has no density");
+            let drawn = (NoisyState { state: state.to_vec(), deviation }, density);
+            self.drawn.lock().unwrap_or_else(PoisonError::into_inner).insert((name, position), drawn);
+        }
+        Ok(Tensor::from_data(TensorData::new(states, [b, 1, d]), (&device, dtype)))
+    }
+
+    fn name(&self) -> String {
+        format!("noisy_state({})", self.sigma)
+    }
+}
+
+/// Log-densities `[n]` of drawn states, from the states `[n, D]` of the policy.
+pub(super) fn log_densities(hidden: Tensor<2>, drawn: &[&NoisyState]) -> Tensor<1> {
+    let [n, d] = hidden.dims();
+    let constant = |values: Vec<f32>, shape: [usize; 2]| {
+        Tensor::<2>::from_data(TensorData::new(values, shape), (&hidden.device(), hidden.dtype()))
+    };
+    let x = constant(drawn.iter().flat_map(|drawn| drawn.state.iter().copied()).collect(), [n, d]);
+    let deviation = constant(drawn.iter().map(|drawn| drawn.deviation).collect(), [n, 1]);
+    let z = (x - hidden) / deviation;
+    z.square().sum_dim(1).div_scalar(-2.0).squeeze_dim(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The stored density is that of the replay under the same policy, its gradient is `(x − h) / s²`, and draws have the deviation.
+    #[test]
+    fn a_drawn_state_has_the_density_of_its_noise() {
+        let device = crate::machine::Machine::default().device.autodiff();
+        let (noise, d) = (StateNoise::new(0.25, 7, vec![]), 64);
+        let h: Vec<f32> = (0..d).map(|i| (i as f32 * 0.7).sin()).collect();
+        let rms = (h.iter().map(|x| x * x).sum::<f32>() / d as f32).sqrt();
+        let mut squares = 0.0;
+        for position in 0..40 {
+            let mut state = h.clone();
+            let (density, deviation) = noise.draw(&mut state, Key { problem: 1, rollout: 2, position });
+            assert!((deviation - 0.25 * rms).abs() < 1e-6);
+            let policy = Tensor::<2>::from_data(TensorData::new(h.clone(), [1, d]), &device).require_grad();
+            let drawn = NoisyState { state, deviation };
+            let again = log_densities(policy.clone(), &[&drawn]);
+            let value = f64::from(again.clone().without_autodiff().into_scalar::<f32>());
+            assert!((value - density).abs() < 1e-3, "{value}, drawn with {density}");
+            let slopes = policy.grad(&again.backward()).expect("a gradient").try_into_vec_as::<f32>().expect("values");
+            for ((slope, x), h) in slopes.iter().zip(&drawn.state).zip(&h) {
+                let expected = (x - h) / deviation.powi(2);
+                assert!((slope - expected).abs() < 1e-3 * (1.0 + expected.abs()), "{slope}, is {expected}");
+            }
+            squares -= 2.0 * density;
+        }
+        // χ² with 40 · 64 degrees of freedom: 2560 ± 4 · √5120.
+        assert!((squares - 2560.0).abs() < 290.0, "{squares}");
+    }
+}
