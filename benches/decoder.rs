@@ -223,8 +223,8 @@ fn hooks(c: &mut Criterion) {
         if !all {
             continue;
         }
-        // Differences of a few percent are lost in the noise of a shared machine unless the three take turns. The bare
-        // call, twice, shows what the comparison can resolve.
+        // On a shared machine, differences of a few percent are visible only if the three alternate. The bare call runs
+        // twice and shows the resolution of the comparison.
         let mut calls: Vec<Call> =
             vec![("no_hooks_set", Box::new(|| finish(model.logits(&ids, &mut Hooks::none()).expect("a forward"))))];
         for (what, specs) in &sets {
@@ -314,7 +314,7 @@ fn decoding(c: &mut Criterion) {
         if !time(c, "latent_decode", &size, "one_by_one_16", tokens, one_by_one) {
             continue;
         }
-        // Several batches per call: the placement of a woken worker takes milliseconds to even out.
+        // Several batches per call: woken workers need milliseconds to spread over the cores.
         let (model, batches): (&Decoder, usize) = (&model, if size.name == "micro" { 8 } else { 1 });
         let together = || (0..batches).for_each(|_| run(model, switch, &latent, &requests));
         let one_by_one = || (0..batches).for_each(|_| one_by_one());

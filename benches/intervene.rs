@@ -1,8 +1,8 @@
-//! A sweep of 7 modes × 4 steps × 5 draws, forked from shared prefixes, against each of the 140 decoded from its prompts.
+//! A sweep of 7 modes × 4 steps × 5 draws, forked from shared prefixes, against decoding all 140 runs from their prompts.
 //!
 //! `cargo bench --bench intervene [-- PROBLEMS [ROWS]]`. All seven modes are random, so that no draw is skipped. Baselines:
-//! one mode, step and draw at a time, its problems in batches of the recipe's evaluation; and one problem at a time too (on
-//! some of the runs, scaled up). Everything decodes the same rows with the same hooks and threads.
+//! one mode, step and draw at a time, in the recipe's evaluation batches; and one problem at a time (on some of the runs,
+//! scaled up). All decode the same problems with the same hooks and threads.
 
 use std::path::Path;
 use std::time::Instant;
