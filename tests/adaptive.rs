@@ -19,7 +19,7 @@ use crate::common::known::micro;
 use crate::common::programs::{done, program};
 use crate::common::tiny_config;
 
-/// `smoke` on chains of one and two steps with these budgets; 48 is all that its responses may have.
+/// `smoke` on chains of one and two steps with these budgets; responses are limited to 48 tokens.
 const TASK: &str =
     "task={ family = 'adaptive', budgets = [6, 9, 48], chains = { modulus = 5, levels = { min = 1, max = 2 } } }";
 
@@ -32,7 +32,7 @@ fn budget(problem: &TaskProblem) -> usize {
 }
 
 #[test]
-fn budgets_that_cannot_be_used_up_are_told() {
+fn budgets_beyond_the_response_limit_give_a_warning() {
     let told = |most: usize| {
         let set = [TASK.to_owned(), format!("evaluation.max_new_tokens={most}")];
         let recipe = Recipe::resolve("smoke", &set).expect("a recipe");
@@ -49,7 +49,7 @@ fn rollouts_and_evaluation_end_where_the_question_says() {
     let model = Decoder::random(&config, 3, &Device::flex()).expect("a model");
     let (reasoning, grpo) = (Reasoning::default(), &recipe.grpo);
     let obeys = |trace: &Trace, budget: usize| {
-        // A random model ends its text by luck alone.
+        // A random model ends its text only by chance.
         let (said, full) = (trace.visible_tokens(), trace.end == End::Budget);
         assert!(said <= budget && (said == budget || !full), "{said} tokens of {budget}: {:?}", trace.end);
         full
@@ -64,7 +64,7 @@ fn rollouts_and_evaluation_end_where_the_question_says() {
     let sampled = sample(&model, &corpus, &questions, grpo, behaviour, 2).expect("rollouts");
     let train = task.rows(Split::Train, recipe.seed, 0..12).expect("problems");
     let full = sampled.all.iter().filter(|(trace, _, _)| obeys(trace, budget(&train[trace.problem]))).count();
-    assert!(full >= 12, "only {full} of {} rollouts were cut: the test would show nothing", sampled.all.len());
+    assert!(full >= 12, "only {full} of {} rollouts were cut: the test is vacuous", sampled.all.len());
 
     let test = task.rows(Split::Test, recipe.seed, 0..recipe.evaluation.problems as u64).expect("problems");
     let (_, traces) =
@@ -74,7 +74,7 @@ fn rollouts_and_evaluation_end_where_the_question_says() {
 }
 
 #[test]
-fn what_is_told_of_a_run_is_what_its_responses_are() {
+fn summaries_of_a_run_match_its_responses() {
     let home = tempfile::tempdir().expect("a folder");
     let (run, rows) = (home.path().join("run"), home.path().join("rows"));
     let set = ["--preset", "smoke", "--method", "switch", "--threads", "2", "--set", TASK, "--set"];
@@ -119,7 +119,7 @@ fn what_is_told_of_a_run_is_what_its_responses_are() {
 }
 
 #[test]
-fn where_no_budget_is_said_there_is_nothing_to_adapt_to() {
+fn problems_without_a_budget_are_an_error() {
     let study = micro("sft", 10);
     let error = adaptive::rows(&study, &adaptive::Config {}).expect_err("no budgets").to_string();
     assert!(error.contains("micro/sft") && error.contains("state no budget"), "{error}");
@@ -150,9 +150,9 @@ fn problem(problem: usize, level: u8, [chosen, with_block, without_block]: [bool
 }
 
 #[test]
-fn what_pays_is_told_cell_by_cell_and_the_models_choice_is_held_against_it() {
-    // Of 20 problems each: at 14 a block is always right and text never, the model switches on three quarters; at 46 the other way
-    // round; at 30 both are right.
+fn each_cell_compares_latents_text_and_the_models_choice() {
+    // 20 problems per budget. At 14 a block is always right and text never, and the model switches on three quarters; at 46 the
+    // reverse; at 30 both are right.
     let mut problems = vec![];
     let mut budgets = vec![];
     for (budget, with, without) in [(14, true, false), (46, false, true), (30, true, true)] {

@@ -1,4 +1,4 @@
-//! The span rule against its definition, and annotation of a corpus: batches, resuming, refusals.
+//! The span rule against its definition, and annotation of a corpus: batches, resume, errors.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -30,7 +30,7 @@ fn spans(
     ends(&settings.choose(scored(entropies, &[], answer.as_ref()), threshold).spans)
 }
 
-/// Start and end of each span, to compare with.
+/// Start and end of each span.
 fn ends(spans: &[Range<usize>]) -> Vec<(usize, usize)> {
     spans.iter().map(|span| (span.start, span.end)).collect()
 }
@@ -44,10 +44,10 @@ fn runs_merge_over_small_gaps_and_stop_at_the_answer() {
     assert_eq!(spans(&rule, &high(&[1, 3], 9), None, 1.0), [(1, 4)]);
     assert_eq!(spans(&rule, &high(&[1, 4], 9), None, 1.0), []);
     assert_eq!(spans(&SpanSettings { merge_gap: 2, ..rule.clone() }, &high(&[1, 4], 9), None, 1.0), [(1, 5)]);
-    // Position 2 is the answer: neither side may reach over it, and it is never tagged itself.
+    // Position 2 is the answer: no span contains it or crosses it.
     assert_eq!(spans(&rule, &high(&[0, 1, 2, 3, 4], 9), Some(2..3), 1.0), [(0, 2), (3, 5)]);
     assert_eq!(spans(&rule, &high(&[1, 3], 9), Some(2..3), 1.0), []);
-    // A single position is too short for the default, and counted.
+    // A single position is below the default minimum length; the report counts it.
     let chosen = rule.choose(scored(&high(&[5], 9), &[], None), 1.0);
     assert_eq!((chosen.spans.len(), chosen.too_short), (0, 1));
 }
@@ -122,7 +122,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn spans_keep_every_promise(
+    fn spans_satisfy_every_rule(
         entropies in prop::collection::vec(prop_oneof![Just(0.0f32), 0.0f32..3.0], 1..120),
         (start, length) in (0usize..120, 0usize..10),
         merge_gap in 0usize..4, min_length in 1usize..4, max_length in 4usize..9, latent_cap in 16usize..60,
@@ -148,7 +148,7 @@ proptest! {
         let latents: usize = chosen.spans.iter().map(|span| rule.latents(span)).sum();
         prop_assert!(latents <= latent_cap);
         if chosen.over_cap == 0 {
-            // Every run long enough is there, whole or as a window of itself.
+            // Every run that is long enough has a span: the run or a window of it.
             let mut at = 0;
             while at < inside.len() {
                 let end = (at..inside.len()).find(|i| !inside[*i]).unwrap_or(inside.len());
@@ -182,7 +182,7 @@ fn pretend(sample: &Sample) -> Vec<f32> {
 }
 
 #[test]
-fn tags_can_be_taken_off_again_and_ids_agree_with_text() {
+fn tags_can_be_removed_and_ids_agree_with_text() {
     let (vocabulary, samples) = corpus(40);
     let switch = vocabulary.switch().unwrap();
     let settings = AnnotateSettings {
@@ -205,7 +205,7 @@ fn tags_can_be_taken_off_again_and_ids_agree_with_text() {
         let answer = sample.answer.clone().unwrap();
         assert_eq!((sample.token(answer.start), answer.len()), ("#", 2));
     }
-    // Above the 25 % quantile of clauses, less what the latent cap keeps out.
+    // Clauses above the 25 % quantile, minus those that the latent cap removes.
     let clauses: usize = samples.iter().map(|sample| sample.clauses.len()).sum();
     let kept = tagged + annotation.summary.over_cap;
     assert!((kept as f64 / clauses as f64 - 0.75).abs() < 0.1, "{kept} of {clauses}");
@@ -218,7 +218,7 @@ fn outputs(folder: &Path) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_stopped_run_goes_on_and_ends_the_same() {
+fn a_resumed_run_equals_an_uninterrupted_one() {
     let (_, samples) = corpus(30);
     let settings = AnnotateSettings { batch_rows: 7, part_rows: 10, ..AnnotateSettings::default() };
     let whole = tempfile::tempdir().unwrap();
@@ -239,16 +239,16 @@ fn a_stopped_run_goes_on_and_ends_the_same() {
     let calls = Cell::new(0);
     assert!(run(stopped.path(), 3, &calls).unwrap_err().to_string().contains("went away"));
     assert!(!stopped.path().join("tagged.jsonl").exists());
-    // What a kill in the middle of a write leaves behind is not a part.
+    // A file left by a kill during a write is not a part.
     std::fs::write(stopped.path().join("entropies/.part-00003.parquet.1.tmp"), b"half").unwrap();
     let calls = Cell::new(0);
     let resumed = run(stopped.path(), usize::MAX, &calls).unwrap();
-    assert_eq!(calls.get(), batches - 3, "what was scored is not scored again");
+    assert_eq!(calls.get(), batches - 3, "stored scores are not recomputed");
     assert_eq!(resumed, expected);
     assert_eq!(outputs(stopped.path()), outputs(whole.path()));
     assert_eq!(read_tagged(&whole.path().join("tagged.jsonl")).unwrap(), expected.tagged);
 
-    // Nothing left to score, other span settings: no call of the model.
+    // All scores exist and only the span settings differ: no model call.
     let calls = Cell::new(0);
     run(stopped.path(), 0, &calls).unwrap();
 
@@ -265,7 +265,7 @@ fn a_stopped_run_goes_on_and_ends_the_same() {
 }
 
 #[test]
-fn batches_are_of_like_length_and_within_their_limits() {
+fn batches_have_similar_lengths_within_their_limits() {
     let (_, samples) = corpus(100);
     let longest = samples.iter().map(Sample::length).max().unwrap();
     let mut seen = 0;
@@ -286,7 +286,7 @@ fn batches_are_of_like_length_and_within_their_limits() {
 }
 
 #[test]
-fn wrong_scores_are_refused_by_sample() {
+fn wrong_scores_are_errors_by_sample() {
     let (_, samples) = corpus(3);
     let settings = AnnotateSettings::default();
     let refused = |change: &dyn Fn(&mut Vec<Vec<f32>>)| {
@@ -312,7 +312,7 @@ fn wrong_scores_are_refused_by_sample() {
 }
 
 #[test]
-fn real_solutions_keep_their_bytes_under_the_real_tokenizer() {
+fn real_solutions_round_trip_under_the_real_tokenizer() {
     let Some(data) = crate::common::real_data("real solutions") else { return };
     let mut vocabulary = Vocabulary::load(data.join("qwen3_tokenizer")).unwrap();
     let switch = vocabulary.add_switch_tokens().unwrap();

@@ -1,5 +1,5 @@
-//! What the programs say of a user's data before they work: how answers are graded, questions that repeat, training problems among the
-//! held-out ones, golds that cannot be right. Small files of our own over the committed checkpoints.
+//! Checks of a user's data before any work: the choice of grader, repeated questions, training problems in the held-out set,
+//! gold answers that no response can match. Uses small files and the committed checkpoints.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -27,7 +27,7 @@ fn written(folder: &TempDir, name: &str, lines: &[Value]) -> PathBuf {
     file
 }
 
-/// Problems of a task as a file has them.
+/// Problems of a task as JSONL.
 fn rows(task: &Task, seed: u64, n: u64) -> Vec<Value> {
     let problems = task.rows(Split::Test, seed, 0..n).expect("problems").into_iter().map(Problem::from);
     problems.map(|problem| serde_json::to_value(problem).expect("JSON")).collect()
@@ -39,7 +39,7 @@ fn with(row: &Value, key: &str, value: Value) -> Value {
     row
 }
 
-/// The task that a committed run was trained on, with its seed.
+/// Task and seed of a committed run.
 fn task_of(run: &str) -> (Task, u64) {
     let text = std::fs::read_to_string(format!("{run}/recipe.toml")).expect("a recipe");
     let recipe: toml::Table = text.parse().expect("TOML");
@@ -83,7 +83,7 @@ fn words_from_a_file_are_graded_as_the_task_grades_them() {
 }
 
 #[test]
-fn a_question_counts_once_however_often_it_stands_there() {
+fn repeated_questions_count_once() {
     let temp = TempDir::new().expect("a folder");
     let (task, seed) = task_of("fixtures/micro");
     assert!(matches!(task, Task::Chains(Chains { .. })));
@@ -112,7 +112,7 @@ fn a_question_counts_once_however_often_it_stands_there() {
 }
 
 #[test]
-fn training_problems_among_the_held_out_are_told() {
+fn training_problems_in_the_held_out_set_are_reported() {
     let temp = TempDir::new().expect("a folder");
     let (task, seed) = task_of("fixtures/micro");
     let train = task.rows(Split::Train, seed, 0..3).expect("problems").into_iter().map(Problem::from);
@@ -123,7 +123,7 @@ fn training_problems_among_the_held_out_are_told() {
     assert!(told.contains("3 of 8 held-out problems are training problems too"), "{told}");
 }
 
-/// A run's problems from a file or folder, in words.
+/// Summary of a run's problems from a file or folder.
 fn corpus(data: &Path, rows: usize, test_rows: usize) -> Corpus {
     let mut recipe = Recipe::like("smollm2-gsm8k").expect("a preset");
     (recipe.data.path, recipe.data.test_path) = (Some(data.to_path_buf()), None);
@@ -134,7 +134,7 @@ fn corpus(data: &Path, rows: usize, test_rows: usize) -> Corpus {
 }
 
 #[test]
-fn marks_that_make_another_value_than_they_say_are_named() {
+fn marks_with_a_wrong_value_are_named() {
     let temp = TempDir::new().expect("a folder");
     let row = |n: usize, mark: &str| json!({"question": format!("q {n} a box"), "answer": format!("a box <<{mark}>>{} beads\n#### 8", mark.rsplit('=').next().expect("a value"))});
     let lines: Vec<Value> = ["3+5=8", "5+4=8", "10/3=3.33", "10/3=3", "1.5*3=4.6", "2*4=8"]
@@ -148,7 +148,7 @@ fn marks_that_make_another_value_than_they_say_are_named() {
 }
 
 #[test]
-fn a_folder_of_a_data_set_is_trained_on_and_held_out_by_its_parts() {
+fn a_data_set_folder_is_split_by_its_parts() {
     let of = corpus(Path::new("fixtures/problems/hub"), 100, 3);
     assert_eq!((of.train.len(), of.test.len(), of.dropped), (5, 2, 0));
     let ids = |from: &str| of.train.iter().filter(|sample| sample.id.contains(from)).count();
@@ -162,7 +162,7 @@ fn a_folder_of_a_data_set_is_trained_on_and_held_out_by_its_parts() {
         |n: usize| json!({"id": n.to_string(), "question": format!("q {n}"), "solution": "a", "answer": n.to_string()});
     let mut lines: Vec<Value> = (0..10).map(row).collect();
     lines.extend([0, 1, 2, 9].map(row));
-    // The last four are held out: all are among the first ten too, and one training problem occurs there twice.
+    // The last four are held out. All are also in the first ten, and one training problem occurs there twice.
     lines.insert(4, row(3));
     let of = corpus(&written(&temp, "leak.jsonl", &lines), 100, 4);
     assert_eq!((of.train.len(), of.test.len()), (11, 4));
@@ -170,9 +170,9 @@ fn a_folder_of_a_data_set_is_trained_on_and_held_out_by_its_parts() {
     assert!(of.told[1].contains("4 of 4 held-out problems are training problems too"), "{:?}", of.told);
 }
 
-/// A split keeps together what a file says is one problem, and questions that differ in nothing else than case and blanks.
+/// A split does not separate records of one `group`, or questions that differ only in case and white space.
 #[test]
-fn groups_of_a_file_are_its_questions_or_what_it_says() {
+fn groups_are_questions_or_the_files_groups() {
     let temp = TempDir::new().expect("a folder");
     let lines: Vec<Value> =
         [("a box", Some("x")), ("box a", Some("x")), ("beads", None), ("a", None), ("box", Some("y"))]
@@ -194,9 +194,9 @@ fn groups_of_a_file_are_its_questions_or_what_it_says() {
     assert_eq!(groups(&recipe), [0, 1, 2, 3, 4]);
 }
 
-/// Questions that say how long their answers may be, all of them or none.
+/// Either all questions state a budget, or none.
 #[test]
-fn a_question_without_the_budget_that_its_file_says_is_refused_by_its_place() {
+fn a_missing_budget_is_an_error_by_line() {
     let temp = TempDir::new().expect("a folder");
     let of = |questions: &[&str]| {
         let row = |(n, question): (usize, &&str)| json!({"id": n.to_string(), "question": question, "solution": "a # 1", "answer": "1"});
@@ -227,7 +227,7 @@ fn a_question_without_the_budget_that_its_file_says_is_refused_by_its_place() {
 }
 
 #[test]
-fn golds_that_no_response_can_reach_end_it_before_any_work() {
+fn unreachable_golds_are_an_error_before_any_work() {
     let temp = TempDir::new().expect("a folder");
     let (task, seed) = task_of("fixtures/micro");
     let all = rows(&task, seed + 1, 6);
@@ -272,7 +272,7 @@ fn golds_that_no_response_can_reach_end_it_before_any_work() {
 }
 
 #[test]
-fn a_pair_counts_once_and_a_mark_of_byte_order_is_no_word() {
+fn a_pair_counts_once_and_a_byte_order_mark_is_ignored() {
     let temp = TempDir::new().expect("a folder");
     let pair = |a: u32| {
         let prompt = |a: u32| format!("<bos> a = {a} ; h = a + 1 ; ? h : h = {a} + 1 =");

@@ -1,10 +1,10 @@
-//! Who may import whom (the module map of src/lib.rs), read from the `use` lines of the library and of `programs`.
+//! Allowed imports between modules (the module map of src/lib.rs), checked on the `use` lines of the library and `programs`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Rooms that a room may import. What is not listed may import nothing of the crate. `grade`, `ops` and `stats` are packages in `crates/`,
-/// which Cargo lets import nothing of the library.
+/// Modules that a module may import. A module that is not listed may import none. `grade`, `ops` and `stats` are packages in `crates/`,
+/// which cannot import the library.
 const ALLOWED: [(&str, &str); 29] = [
     ("random", ""),
     ("names", ""),
@@ -52,7 +52,7 @@ const ALLOWED: [(&str, &str); 29] = [
     ("bin", "commands"),
 ];
 
-/// Rooms that hold no tensors.
+/// Modules without tensors.
 const PLAIN: [&str; 10] =
     ["random", "names", "nth", "guard", "tokenizer", "text", "tasks", "store", "schema", "report"];
 
@@ -70,7 +70,7 @@ fn sources(path: &Path, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// Names after `crate::`, `switchyard::` or `switchyard_programs::` on a line, those in braces included.
+/// Names after `crate::`, `switchyard::` or `switchyard_programs::` on a line, including those in braces.
 fn imported(line: &str) -> Vec<&str> {
     fn name(text: &str) -> &str {
         let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
@@ -90,7 +90,7 @@ fn imported(line: &str) -> Vec<&str> {
 }
 
 #[test]
-fn rooms_import_only_what_the_map_allows() {
+fn modules_import_only_what_the_map_allows() {
     let mut files = vec![];
     ROOTS.iter().for_each(|root| sources(Path::new(root), &mut files));
     let (mut seen, mut wrong) = (0, vec![]);
@@ -106,7 +106,7 @@ fn rooms_import_only_what_the_map_allows() {
         let may = ALLOWED.iter().find(|(name, _)| *name == room);
         let (_, may) = may.unwrap_or_else(|| panic!("{room} is a new room: add it to the map"));
         for (number, line) in text.lines().enumerate() {
-            // Comments name rooms freely.
+            // Comments may name any module.
             if line.trim_start().starts_with("//") {
                 continue;
             }
@@ -135,12 +135,12 @@ fn one_file_names_devices() {
         ["flex", "cuda", "default"].iter().any(|name| text.contains(&format!("Device::{name}(")))
     };
     let found: Vec<_> = files.iter().filter(|file| names(file)).collect();
-    assert_eq!(found, [Path::new("src/machine.rs")], "everything else is told its device");
+    assert_eq!(found, [Path::new("src/machine.rs")], "other files get the device as a parameter");
 }
 
-/// Burn's own product rounds f32 to TF32 where a GPU has it: `ops::matmul` does not. The device check compares with Burn's.
+/// On GPUs with TF32, Burn's matmul rounds f32 to TF32; `ops::matmul` does not. Only the device check calls Burn's.
 #[test]
-fn products_are_those_of_ops() {
+fn matrix_products_use_ops() {
     let mut files = vec![];
     ["src", "programs/src", "crates/ops/src"].iter().for_each(|folder| sources(Path::new(folder), &mut files));
     let may = [
@@ -160,7 +160,7 @@ fn products_are_those_of_ops() {
 }
 
 #[test]
-fn no_two_rooms_import_each_other() {
+fn no_two_modules_import_each_other() {
     let may = |room: &str| ALLOWED.iter().find(|(name, _)| *name == room).map_or("", |(_, may)| may);
     fn reaches<'m>(may: &dyn Fn(&str) -> &'m str, from: &str, to: &str) -> bool {
         may(from).split(' ').filter(|next| !next.is_empty()).any(|next| next == to || reaches(may, next, to))
@@ -170,18 +170,18 @@ fn no_two_rooms_import_each_other() {
     }
 }
 
-/// What goes out of a program's folder goes through one file: a new call of these elsewhere is a new way out.
+/// Files are written and removed only in these folders.
 #[test]
-fn one_room_writes_and_removes_files() {
+fn one_module_writes_and_removes_files() {
     let calls = "fs::write( File::create( OpenOptions fs::rename( fs::copy( hard_link( remove_file( remove_dir symlink( NamedTempFile";
-    // The hub's cache has links of its own form and parts of downloads.
+    // The hub cache needs its own links and partial downloads.
     let may = ["src/store/", "crates/formats/src/output/", "crates/formats/src/checkpoint/hub/"];
     let mut files = vec![];
     ROOTS.iter().chain(&["crates/formats/src"]).for_each(|root| sources(Path::new(root), &mut files));
     let mut wrong = vec![];
     for file in files.iter().filter(|file| !may.iter().any(|may| file.starts_with(may))) {
         let text = fs::read_to_string(file).expect("a source file");
-        // Unit tests write what they like.
+        // Unit tests may write files.
         let tests =
             ["#[cfg(test)]\nmod ", "#[cfg(all(test", "#[test]"].iter().filter_map(|begin| text.find(begin)).min();
         let code = &text[..tests.unwrap_or(text.len())];
@@ -191,7 +191,7 @@ fn one_room_writes_and_removes_files() {
     assert!(wrong.is_empty(), "write with `store`: {wrong:?}");
 }
 
-/// A build that may change the lock file is not the one that was checked.
+/// Without `--locked`, a build may use other versions than those tested.
 #[test]
 fn every_build_of_a_script_is_locked() {
     const BUILDS: [&str; 7] = ["build", "test", "clippy", "check", "run", "bench", "install"];

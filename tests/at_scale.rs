@@ -1,5 +1,5 @@
-//! What a run at the paper's scale sets that small runs leave alone: which problems are trained on in which order, questions for rewards
-//! alone, held-out files with other keys, both evaluators, several data sets in one folder, and memory that is counted before any work.
+//! Settings that only runs at the paper's scale use: problem order, questions only for rewards, held-out files with other keys, both
+//! evaluators, several data sets in one folder, and the memory check before any work.
 
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,7 @@ fn build(recipe: &Recipe) -> Corpus {
 }
 
 #[test]
-fn a_shuffle_is_the_seeds_and_leaves_the_held_out_alone() {
+fn a_shuffle_depends_on_the_seed_and_keeps_the_held_out_set() {
     let home = tempfile::tempdir().expect("a folder");
     let (train, test) =
         (written(home.path(), "train.jsonl", sums(40)), written(home.path(), "test.jsonl", sums(47).skip(42)));
@@ -67,13 +67,13 @@ fn a_shuffle_is_the_seeds_and_leaves_the_held_out_alone() {
 }
 
 #[test]
-fn questions_for_rewards_are_read_from_a_file_of_their_own() {
+fn questions_for_rewards_come_from_a_separate_file() {
     let home = tempfile::tempdir().expect("a folder");
     let (train, test) =
         (written(home.path(), "train.jsonl", sums(40)), written(home.path(), "test.jsonl", sums(45).skip(40)));
     let mut recipe = recipe(&train, &test);
     assert!(build(&recipe).rewarded.is_empty());
-    // Without solutions, as verl has them.
+    // Without solutions, as in verl's files.
     let bare = sums(12).map(|row| json!({ "question": row["question"], "answer": row["answer"] }));
     recipe.data.grpo_path = Some(written(home.path(), "grpo.jsonl", bare));
     let corpus = build(&recipe);
@@ -82,7 +82,7 @@ fn questions_for_rewards_are_read_from_a_file_of_their_own() {
     assert_eq!((answer.as_str(), prompt), ("2", &corpus.train[8].prompt));
     recipe.data.grpo_path = Some("fixtures/problems/verl.parquet".into());
     assert_eq!(build(&recipe).rewarded.iter().map(|(_, answer)| answer.as_str()).collect::<Vec<_>>(), ["2", "4", "6"]);
-    // The seed's order too.
+    // The seed also fixes the order.
     recipe.data.grpo_path = Some(train.clone());
     let order = |shuffle: bool| {
         let mut recipe = recipe.clone();
@@ -97,7 +97,7 @@ fn questions_for_rewards_are_read_from_a_file_of_their_own() {
 }
 
 #[test]
-fn a_held_out_file_may_have_keys_of_its_own() {
+fn a_held_out_file_may_have_other_keys() {
     let home = tempfile::tempdir().expect("a folder");
     let train = written(home.path(), "train.jsonl", sums(40));
     let other = |row: Value| json!({ "frage": row["question"], "antwort": row["answer"] });
@@ -121,7 +121,7 @@ fn a_held_out_file_may_have_keys_of_its_own() {
 }
 
 #[test]
-fn both_evaluators_are_compared_on_the_same_problems_and_other_data_stand_beside() {
+fn both_evaluators_grade_the_same_problems_and_other_data_have_columns() {
     let home = tempfile::tempdir().expect("a folder");
     let out = home.path().join("rows");
     let look = |more: &[&str]| {
@@ -165,7 +165,7 @@ fn a_training_batch_that_does_not_fit_is_refused_before_any_work() {
     let (_, said) = done(plan("0.1", &[&many[..], &["optimizer.accumulate=100"]].concat()).arg("--dry-run"));
     assert!(said.contains("graph of a supervised batch up to"), "{said}");
     done(plan("0.1", &[]).arg("--dry-run"));
-    // Rollouts that are too long are left out: a warning.
+    // Rollouts that are too long are dropped with a warning.
     let (_, said) = done(plan("0.1", &["grpo.questions=3000"]).args(["--only", "grpo", "--dry-run"]));
     assert!(said.contains("phase grpo: the graph of 12000 rollouts") && said.contains("are free"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! The workbench's verdicts on models whose truth is known: a small part of `probe calibrate`, and what it makes of rows.
+//! Verdicts on organisms: a small part of `probe calibrate`, and its aggregation of rows.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,12 +22,12 @@ fn rows(only: &[&str], n: &[usize], draws: usize) -> Vec<CalibrationDrawRow> {
     settings.run(&settings.jobs().expect("jobs"), &device, threads).expect("rows")
 }
 
-/// Two models of each kind of truth.
+/// Two models of each kind.
 fn models() -> impl Iterator<Item = (&'static str, Built)> {
     kinds().flat_map(|kind| (0..2).map(move |draw| (kind, draw_model(kind, 2, draw).expect("a kind of truth"))))
 }
 
-/// The digit that a problem was made with: the word before the last of its question.
+/// The digit of a problem: the second-to-last word of its question.
 fn digit(study: &Study, problem: usize) -> usize {
     let question = &study.corpus.test[problem].question;
     question.split(' ').rev().nth(1).and_then(|word| word.parse().ok()).expect("a digit")
@@ -38,7 +38,7 @@ fn switches(study: &Study, problem: usize) -> bool {
 }
 
 #[test]
-fn models_of_every_kind_answer_as_they_were_built_to() {
+fn models_of_every_kind_answer_as_built() {
     for (kind, built) in models() {
         let study = &of(&built, 60, 3);
         let (scores, traces) = study.decoded().expect("decoded");
@@ -46,7 +46,7 @@ fn models_of_every_kind_answer_as_they_were_built_to() {
             let (outcome, what) = (&scores.outcomes[i], format!("{kind} {built:?}: {trace:?}"));
             assert_eq!(trace.latent_calls(), if trace.switched() { built.exit } else { 0 }, "{what}");
             assert!(built.kind == Purpose::Blind || trace.switched() == switches(study, i), "{what}");
-            // Which of two answers is right is a coin's to say, of the noisy model; a memoriser may not know the program.
+            // The noisy model picks one of two answers at random; a memoriser may not know the program.
             let unknown = built.kind == Purpose::Noisy || built.is_rote();
             assert!(outcome.correct || (unknown && trace.switched()), "{what}");
         }
@@ -63,9 +63,9 @@ fn models_of_every_kind_answer_as_they_were_built_to() {
     }
 }
 
-/// What each kind says of its latents holds in every answer, not only on average.
+/// The stated role of the latents holds for every answer, not only on average.
 #[test]
-fn the_truth_of_every_kind_holds() {
+fn the_stated_mechanism_holds_for_every_kind() {
     let modes =
         ["zero", "resample", "mean", "scale:0.5", "scale:2", "skip", "empty_block", "embedding_argmax", "reverse"];
     for (kind, built) in models() {
@@ -76,10 +76,10 @@ fn the_truth_of_every_kind_holds() {
             rows.iter().find(|r| r.mode == mode && r.dose == dose).expect("a row of the mode")
         };
         let changed = |mode| row(mode, None).answer_changed.value;
-        // On problems that switch and that the model answers right.
+        // On problems where the model switches and answers correctly.
         let right = |mode, dose| row(mode, dose).diagnostic_accuracy.expect("problems that switch").value;
         let switched: Vec<usize> = (0..60).filter(|&i| switches(study, i)).collect();
-        // Where nothing is read from latents the answer is the digit.
+        // A model that reads no latents answers with the digit.
         let is_digit = |i: &&usize| study.corpus.test[**i].answer == digit(study, **i).to_string();
         let by_digit = switched.iter().filter(is_digit).count() as f64 / switched.len() as f64;
         match built.kind {
@@ -87,13 +87,13 @@ fn the_truth_of_every_kind_holds() {
                 assert_eq!((right("zero", None), built.least > 0), (by_digit, by_digit > 0.0), "{kind} {built:?}");
                 assert!(right("resample", None) < 1.0 && changed("mean") > 0.0, "{kind} {built:?}: {rows:#?}");
             }
-            // A latent is the token that it says: in its place the embedding changes nothing.
+            // A latent equals its token's embedding, so replacing it by the embedding changes nothing.
             Purpose::Token | Purpose::Copied => {
                 assert!(right("resample", None) < 0.5 && changed("mean") > 0.0, "{kind} {built:?}: {rows:#?}");
                 assert_eq!(changed("embedding_argmax"), 0.0, "{kind} {built:?}");
                 assert_eq!(changed("reverse") > 0.0, built.kind == Purpose::Token, "{kind} {built:?}");
             }
-            // It knows none of these programs.
+            // It has memorised none of these programs.
             Purpose::Memorised if built.is_rote() => {
                 let text = (0..60).filter(|&i| !switches(study, i)).count();
                 let right = study.decoded().expect("scores").0.outcomes.iter().filter(|o| o.correct).count();
@@ -114,31 +114,31 @@ fn the_truth_of_every_kind_holds() {
                 assert_eq!(idle.map(changed).iter().sum::<f64>(), 0.0, "{kind} {built:?}");
                 assert!(right("skip", None) < 0.5, "{kind} {built:?}");
             }
-            // What is needed is the block's length.
+            // Only the block's length is needed.
             Purpose::Surprised => {
                 assert_eq!(changed("resample"), 0.0, "{kind} {built:?}");
                 assert!(right("empty_block", None) < 0.5, "{kind} {built:?}");
             }
-            // A latent that holds another value is believed; one that holds none is not missed.
+            // A latent with another value changes the answer; a latent without a value does not.
             Purpose::Backed => {
                 let idle = ["zero", "mean", "skip", "empty_block"];
                 assert_eq!(idle.map(changed).iter().sum::<f64>(), 0.0, "{kind} {built:?}");
                 assert!(right("resample", None) < 0.5, "{kind} {built:?}");
             }
-            // The text decides; the latents count.
+            // The text determines the answer; the latents only count.
             Purpose::Redundant => {
                 assert_eq!((changed("zero"), changed("resample")), (0.0, 0.0), "{kind} {built:?}");
                 let lead = row("resample", None).logit_diff_change.expect("leads");
                 assert!(lead.high < 0.0, "{kind} {built:?}: {lead}");
             }
-            // States of other problems have the same norm; every other norm is met with the digit.
+            // States of other problems have the same norm; for any other norm the answer is the digit.
             Purpose::Norm => {
                 assert_eq!((changed("resample"), changed("mean")), (0.0, 0.0), "{kind} {built:?}");
                 for (mode, dose) in [("zero", None), ("scale", Some(0.5)), ("scale", Some(2.0))] {
                     assert_eq!(right(mode, dose), by_digit, "{kind} {built:?}: {mode} {dose:?}");
                 }
             }
-            // Answers change. Of the noisy model as many become right as become wrong on average.
+            // Answers change. For the noisy model, on average as many become right as wrong.
             Purpose::Noisy | Purpose::Operand => {
                 assert!(changed("zero") > 0.0 && changed("resample") > 0.0, "{kind} {built:?}")
             }
@@ -146,7 +146,7 @@ fn the_truth_of_every_kind_holds() {
     }
 }
 
-/// The most wrong verdicts of `n` that are no evidence, at 1 %, that fewer than 95 % are right: P(X > most) ≤ 0.01 for
+/// Largest number of wrong verdicts among `n` that does not reject, at 1 %, a 95 % rate of right ones: P(X > most) ≤ 0.01 for
 /// X ~ Binomial(n, 0.05).
 fn most_wrong(n: usize) -> usize {
     let wrong = 0.05_f64;
@@ -167,7 +167,7 @@ fn verdicts_are_right_where_the_truth_is_known() {
     let kinds: BTreeSet<&str> = seen.iter().map(|row| row.kind.as_str()).collect();
     let tests: BTreeSet<&str> = seen.iter().map(|row| row.test.as_str()).collect();
     assert!(kinds.len() >= 8 && tests.len() > 20, "{kinds:?} {tests:?}");
-    // What is known not to be seen, and effects that 100 problems may be too few for.
+    // Known misses, and effects that need more than 100 problems.
     seen.retain(|row| row.blind.is_empty() && row.kind != "share");
     let wrong: Vec<_> = seen.iter().filter(|row| !row.right).collect();
     println!("{} of {} verdicts are wrong", wrong.len(), seen.len());
@@ -178,7 +178,7 @@ fn verdicts_are_right_where_the_truth_is_known() {
 
 /// The same seed gives the same rows, whatever else is measured.
 #[test]
-fn a_draw_is_its_own() {
+fn seeds_give_the_same_rows_whatever_else_is_measured() {
     let all = rows(&["exit"], &[20, 50], 2);
     let one = rows(&["exit_probability"], &[50], 1);
     assert!(!one.is_empty() && one.iter().all(|row| all.contains(row)), "{one:#?}\n{all:#?}");
@@ -215,7 +215,7 @@ fn power_and_false_alarms_are_counted_apart_and_by_n() {
     assert_eq!((of[2].right.n, of[2].right.value, of[2].default_n), (15, 14.0 / 15.0, true));
 }
 
-/// The command's rows are read by `report`, and named beside the claims that rest on a calibrated test.
+/// `report` reads the command's rows and cites them next to claims that use a calibrated test.
 #[test]
 fn the_command_writes_what_the_report_cites() {
     let reports = tempfile::tempdir().expect("a folder");
@@ -249,7 +249,7 @@ fn the_command_writes_what_the_report_cites() {
 
 /// A later run adds its tests to the existing ones, and replaces only its own earlier rows.
 #[test]
-fn tests_can_be_added_to_rows_that_stand_there() {
+fn tests_can_be_added_to_existing_rows() {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("calibration");
     let probe = |more: &[&str]| {

@@ -1,4 +1,4 @@
-//! The certificate on models whose mechanism is known, on a model without latents, and as a program.
+//! The card of organisms, of a model without latents, and as a command.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ fn latents_that_carry_the_answer_are_used_and_idle_ones_are_not() {
     let inert = answers(&known::study(Purpose::Inert, 60, 0));
     assert_ne!(answer(&inert, CardQuestion::Used), CardAnswer::Yes);
     assert_eq!(answer(&inert, CardQuestion::Ordered), CardAnswer::NotAsked);
-    assert_eq!(answer(&inert, CardQuestion::Readable), CardAnswer::Yes, "the value is there, and nothing reads it");
+    assert_eq!(answer(&inert, CardQuestion::Readable), CardAnswer::Yes, "the value is present, and unread");
     let memoriser = draw_model("memoriser", 0, 0).expect("a kind of truth");
     let memoriser = answers(&known::of(&memoriser, 300, 0));
     assert_eq!(answer(&memoriser, CardQuestion::Used), CardAnswer::Yes);
@@ -38,7 +38,7 @@ fn latents_that_carry_the_answer_are_used_and_idle_ones_are_not() {
 }
 
 #[test]
-fn a_model_that_opens_no_block_is_asked_nothing() {
+fn a_model_without_blocks_gets_no_tests() {
     let mut study = micro("sft", 24);
     study.reasoning.blocks = Blocks::Plain;
     let rows = rows(&study, &Config::default()).expect("a card");
@@ -57,8 +57,8 @@ fn one_command_writes_the_card_and_a_second_run_the_same_bytes() {
     std::fs::write(root.join("README.md"), model_card).expect("a model card");
     let card = |out: &str| {
         let args = ["card", &root.display().to_string(), "--problems", "40", "--out", out];
-        let (said, _) = programs::done(programs::program("probe").args(args).current_dir(temp.path()));
-        assert!(said.contains("Do right answers need the latents' content?"), "{said}");
+        let (text, _) = programs::done(programs::program("probe").args(args).current_dir(temp.path()));
+        assert!(text.contains("Do right answers need the latents' content?"), "{text}");
         let read = |file: &str| std::fs::read(temp.path().join(out).join(file)).expect(file);
         [read("card-sft.parquet"), read("tables/tab-card.md"), read("tables/card-sft.json")]
     };

@@ -58,7 +58,7 @@ fn a_solution_is_the_same_in_both_forms() {
     }
 }
 
-/// The forward's own logit of every decision is the sum of what its nodes wrote.
+/// The logit of every decision is the sum of its nodes' contributions.
 #[test]
 fn direct_attribution_sums_to_the_logit() {
     for study in [micro("sft", 24), micro("grpo", 24), study(Purpose::Working, 24, 1)] {
@@ -74,7 +74,7 @@ fn direct_attribution_sums_to_the_logit() {
                     let sum = |nodes: &[[f64; 2]]| nodes.iter().map(|x| x[way]).sum::<f64>();
                     worst = worst.max((sum(&e.own) - whole).abs() / e.rivals.logit.abs().max(1.0));
                     seen += 1;
-                    // An injected state is what the steps before it wrote.
+                    // An injected state is the sum of the writes of earlier steps.
                     if let Some(made_of) = &e.carried {
                         carried += 1;
                         let off = (sum(made_of) - e.own[0][way]).abs() / e.rivals.logit.abs().max(1.0);
@@ -89,10 +89,10 @@ fn direct_attribution_sums_to_the_logit() {
     }
 }
 
-/// Centred, every logit is that of softmax's own making: their sum over the vocabulary is 0, and a node's share is what it was minus
-/// its mean over all tokens, each explained on its own.
+/// Centred logits sum to 0 over the vocabulary, and a node's contribution is its uncentred one minus its mean over all tokens, each
+/// attributed separately.
 #[test]
-fn centred_attribution_takes_off_what_all_tokens_get() {
+fn centred_attribution_subtracts_the_mean_over_tokens() {
     let study = micro("sft", 4);
     let vocab = study.model.config().vocab_size;
     let solutions = solution_forms(&study, 2).expect("solutions");
@@ -122,8 +122,8 @@ fn centred_attribution_takes_off_what_all_tokens_get() {
             assert!((plain - made_of - centred).abs() < 1e-4);
         }
     }
-    assert!(moved > 0.1, "nothing to take off: {moved}");
-    // The setting reaches the rows.
+    assert!(moved > 0.1, "no mean to subtract: {moved}");
+    // The setting changes the rows.
     let rows =
         |centred| direct_logit::rows(&study, &direct_logit::Config { centred, ..Default::default() }).expect("rows");
     let totals = |rows: &[DirectLogitRow]| -> Vec<f64> {
@@ -166,7 +166,7 @@ fn direct_attribution_names_the_reader_and_not_the_decoy() {
 }
 
 #[test]
-fn attention_finds_who_looks_and_direct_who_brings() {
+fn attention_finds_lookers_and_direct_attribution_movers() {
     for which in [Purpose::Working, Purpose::Inert] {
         let study = study(which, 40, 3);
         let rows = attention_to_latents::rows(&study, &attention_to_latents::Config::default()).expect("rows");
@@ -177,7 +177,7 @@ fn attention_finds_who_looks_and_direct_who_brings() {
         };
         let of = |node, to| at(node, to).expect("a cell");
         assert!(of(DECOY, "latent[3]").mass.value > 0.99, "the decoy looks");
-        assert!(of(DECOY, "latent[3]").direct.expect("nats").value.abs() < 1e-6, "and brings nothing");
+        assert!(of(DECOY, "latent[3]").direct.expect("nats").value.abs() < 1e-6, "and contributes nothing");
         let reads = of(READER, "latent[3]");
         let works = which == Purpose::Working;
         assert_eq!(reads.mass.value > 0.99, works, "{}", reads.mass);
@@ -187,9 +187,9 @@ fn attention_finds_who_looks_and_direct_who_brings() {
     }
 }
 
-/// Weighed by how many queries see a class, masses make 1; and what a head brings from all keys is its direct contribution.
+/// Masses, weighted by the number of queries that see a class, sum to 1; a head's contributions from all keys sum to its direct one.
 #[test]
-fn attention_is_a_whole_and_agrees_with_direct_attribution() {
+fn attention_sums_to_one_and_agrees_with_direct_attribution() {
     let study = micro("sft", 24);
     let rows = attention_to_latents::rows(&study, &attention_to_latents::Config::default()).expect("rows");
     let direct = direct_logit::rows(&study, &direct_logit::Config::default()).expect("rows");
@@ -222,7 +222,7 @@ fn pairs_of(study: &Study) -> Vec<Pair> {
     decoded(study, &task_prompts(study, 60).expect("pairs"), Switching::Free, 6).expect("usable pairs")
 }
 
-/// A cell of the map is a forward of one row alone with that one hook set: every node at every position, and at several together.
+/// A cell equals a separate forward of one row with that hook: every node at every position, and at several positions together.
 #[test]
 fn a_patched_cell_is_a_separate_forward() {
     let mut study = micro("sft", 4);
@@ -235,7 +235,7 @@ fn a_patched_cell_is_a_separate_forward() {
         let places: Vec<Vec<usize>> = named_places(pair, switch, 2).into_iter().map(|(_, at)| at).collect();
         compared(&study, pair, &places);
     }
-    // Models that learnt nothing, one with learned positions, and latents of a row that begin anywhere.
+    // Untrained models, one with learned positions, and latents at different positions.
     for (seed, family) in [(1, Family::Llama), (2, Family::Gpt2), (3, Family::Gemma2)] {
         let vocab_size = study.model.config().vocab_size;
         let mut config = ModelConfig { vocab_size, num_hidden_layers: 3, ..tiny_config(family, true) };
@@ -258,7 +258,7 @@ fn a_patched_cell_is_a_separate_forward() {
     }
 }
 
-/// Compares a patch of every node at each of these sets of positions with a separate run. Returns how many move the lead.
+/// Compares a patch of every node at each of these sets of positions with a separate run. Returns the number that change the lead.
 fn compared(study: &Study, pair: &Pair, at: &[Vec<usize>]) -> usize {
     let (config, nodes) = (study.model.config(), Node::all_nodes(study.model.config()));
     let held = record(study, std::slice::from_ref(&pair.clean), &points(nodes.clone()), |_, _| true).expect("values");
@@ -276,7 +276,7 @@ fn compared(study: &Study, pair: &Pair, at: &[Vec<usize>]) -> usize {
     found.iter().filter(|lead| (*lead - found[0]).abs() > 1e-3).count()
 }
 
-/// The lead at the end of the corrupt row and its largest logit, with the patch written as a hook of its own on a forward of one row.
+/// Lead and largest logit at the end of the corrupt row, with the patch as a separate hook on a forward of one row.
 fn alone(study: &Study, pair: &Pair, patch: &Patch) -> (f64, f64) {
     let model = &study.model;
     let mut hooks = Hooks::none();
@@ -306,7 +306,7 @@ fn alone(study: &Study, pair: &Pair, patch: &Patch) -> (f64, f64) {
 }
 
 #[test]
-fn a_pair_differs_where_it_should_and_each_run_says_its_own() {
+fn a_pair_differs_at_the_digit_and_each_run_gives_its_answer() {
     let study = micro("sft", 4);
     let text = as_text(&study, 60, 6).expect("pairs of text");
     assert!(text.len() > 3 && text.iter().all(|pair| !pair.clauses.is_empty()));
@@ -348,7 +348,7 @@ fn patching_names_reader_writer_and_counter_and_not_the_decoy() {
         strong(Head, (WRITER.0, Some(WRITER.1)), "swi");
         strong(Mlp, (COUNTS, None), "latent[3]");
         strong(Head, (READER.0, Some(READER.1)), "readout");
-        // Nothing else among the heads, the decoy least of all.
+        // No other head, in particular not the decoy.
         for row in latents().filter(|r| r.mode == mode && r.component == Head && r.p_holm < 0.05) {
             let node = (row.layer, row.head.expect("a head"));
             assert!([WRITER, READER].contains(&node), "{mode:?}: {node:?} at {}: {}", row.place, row.effect);
@@ -359,9 +359,9 @@ fn patching_names_reader_writer_and_counter_and_not_the_decoy() {
     assert!(at(PatchMode::Mean, Head, READER.0, Some(READER.1), "readout").is_some_and(|r| r.effect.low > 0.2));
 }
 
-/// A run that was stopped, here after every third patch, goes on to the same rows.
+/// A run that is stopped after every third patch resumes to the same rows.
 #[test]
-fn patching_goes_on_where_it_stopped() {
+fn patching_resumes() {
     let study = micro("sft", 4);
     let modes = vec![PatchMode::Denoise];
     let config = Patching { candidates: 40, pairs: 4, modes, ..Patching::default() };
@@ -390,7 +390,7 @@ fn patching_of_200_inert_models_raises_few_alarms() {
     alarms(200);
 }
 
-/// At most 5 % of this many models without used latents have a significant latent cell.
+/// At most 5 % of `seeds` models with unused latents have a significant latent cell.
 fn alarms(seeds: u64) {
     let mut alarms = 0;
     for seed in 0..seeds {
@@ -407,7 +407,7 @@ fn alarms(seeds: u64) {
     assert!(alarms * 20 <= seeds as usize, "{alarms} alarms in {seeds}");
 }
 
-/// The head's effect at a place, by one of the gradients.
+/// The head's effect at a place according to one gradient.
 fn attributed<'r>(rows: &'r [AttributionRow], at: GradientAt, head: (usize, usize), place: &str) -> &'r AttributionRow {
     let is = |r: &&AttributionRow| {
         (r.form, r.gradient, r.component, r.place.as_str()) == (Form::Latents, at, Component::Head, place)
@@ -416,8 +416,8 @@ fn attributed<'r>(rows: &'r [AttributionRow], at: GradientAt, head: (usize, usiz
     rows.iter().find(is).expect("a cell")
 }
 
-/// At the ends the model's gates are all or nothing: what the writer wrote passes through them, and has no slope there. This
-/// blindness is known; `integrated` lifts it (next test).
+/// At both end points the model's gates are saturated, so the gradient at the writer is 0. This limit is known; `integrated` removes
+/// it (next test).
 #[test]
 fn plain_attribution_names_reader_and_counter_and_not_the_decoy() {
     let (file, _folder) = pair_file(5);
@@ -439,7 +439,7 @@ fn plain_attribution_names_reader_and_counter_and_not_the_decoy() {
         let decoy = attributed(&rows, at, DECOY, "readout");
         assert!(decoy.effect.value.abs() < 0.01 && decoy.p_holm == 1.0, "{}", decoy.effect);
         let writer = attributed(&rows, at, WRITER, "swi");
-        assert!(writer.effect.high < 0.1 && !writer.matters(), "blind behind the gates: {}", writer.effect);
+        assert!(writer.effect.high < 0.1 && !writer.matters(), "gradient through saturated gates: {}", writer.effect);
     }
     assert!(rows.iter().all(|r| r.gradient != GradientAt::Integrated), "0 steps: plain gradients only");
     assert_eq!(agreement.len(), 2);
@@ -451,7 +451,7 @@ fn plain_attribution_names_reader_and_counter_and_not_the_decoy() {
 #[test]
 fn integrated_gradients_see_the_writer_through_the_gates() {
     let (file, _folder) = pair_file(5);
-    // One latent step: two gates one behind the other, each five times as steep as the path.
+    // One latent step: two gates in series, each five times as steep as the path.
     let one_step = Built { decoy: Some(DECOY), reads: 1, exit: 1, ..Built::new(Purpose::Working) };
     let study = of(&one_step, 10, 5);
     let forms = vec![Form::Latents];
@@ -470,13 +470,13 @@ fn integrated_gradients_see_the_writer_through_the_gates() {
     }
 }
 
-/// Along the way from one row to the other, the inputs that move account for the whole difference of the leads: through every
-/// layer and through the recurrence. And patches of the sampled cells are those of `head_patching`.
+/// Completeness: along the path from one row to the other, the attributions of the inputs sum to the difference of the leads, through
+/// every layer and the recurrence. Patches of the sampled cells equal those of `head_patching`.
 #[test]
-fn integrated_gradients_of_the_inputs_sum_up_to_the_whole() {
+fn integrated_gradients_of_the_inputs_are_complete() {
     let study = micro("sft", 4);
     let forms = vec![Form::Latents];
-    // The way is steep: a few steps miss most of it.
+    // The path is steep: a few steps miss most of the difference.
     let fine =
         Attribution { candidates: 60, pairs: 3, steps: 400, sample: 0, forms: forms.clone(), ..Attribution::default() };
     let (rows, _) = attribution_patching::rows(&study, &fine).expect("rows");
@@ -503,7 +503,7 @@ fn integrated_gradients_of_the_inputs_sum_up_to_the_whole() {
         compared += 1;
     }
     assert!(compared > 200, "{compared}");
-    // Gradients in the corrupt and clean run, the mean between them against both.
+    // Gradients in the corrupt run, the clean run, and their mean.
     assert_eq!(agreement.len(), 4);
     assert!(agreement.iter().all(|a| a.rank_correlation.value > 0.2 && a.mean_miss < 0.5), "{agreement:?}");
 }
@@ -520,8 +520,8 @@ fn steered(built: &Built, seed: u64, config: &Steering) -> Vec<SteeringRow> {
     steering::rows_by(&study, config, &predict).expect("rows")
 }
 
-/// A state that is moved is read where the reader looks, if it is moved before the reader's layer, and wherever a later latent
-/// is made of it; not before the value was written, and not after it was read.
+/// Steering works where the reader looks, below the reader's layer, and at positions that later latents depend on; it does not work
+/// before the value is written or after it is read.
 #[test]
 fn steering_moves_the_answer_at_the_right_step_and_layer_only() {
     let plain = Built::new(Purpose::Working);
@@ -563,7 +563,7 @@ fn steering_moves_the_answer_at_the_right_step_and_layer_only() {
     }
 }
 
-/// A tenth of the difference moves nothing, twice it where it is read is as good as once; settings that name nothing are refused.
+/// A tenth of the difference changes nothing; twice the difference at the reader acts like once. Empty settings are errors.
 #[test]
 fn steering_grows_with_the_dose() {
     let built = Built::new(Purpose::Working);

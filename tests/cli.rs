@@ -1,4 +1,4 @@
-//! The binary `probe` as a user meets it: what it prints, what it writes, and what it says to bad input.
+//! The binary `probe`: its output, its files, and its errors for bad input.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("UTF-8")
 }
 
-/// The one line that a refused request gets.
+/// The one-line error of a rejected request.
 #[track_caller]
 fn refused(args: &[&str], parts: &[&str]) -> String {
     let output = probe(args);
@@ -40,7 +40,7 @@ fn refused(args: &[&str], parts: &[&str]) -> String {
     error
 }
 
-/// A folder with a tiny model of words that likes to switch.
+/// A folder with a tiny word-level model that often switches.
 struct Fixture {
     dir: TempDir,
     config: ModelConfig,
@@ -107,7 +107,7 @@ fn load(path: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
 
 /// Settings of `generation_config.json` that decoding here ignores give a warning; neutral ones do not.
 #[test]
-fn settings_of_a_generation_config_that_are_not_applied_are_said() {
+fn ignored_settings_of_a_generation_config_give_a_warning() {
     let fixture = Fixture::new();
     let model = fixture.text("model");
     let said = |generation: &Value| {
@@ -135,7 +135,7 @@ fn generate_prints_text_ids_and_json() {
     assert_eq!(value["tokens"].as_array().map(Vec::len), Some(12));
     assert!(value["text"].is_string() && value["trace"]["positions"].is_array());
 
-    // The same ids, given as ids; and the same seed, the same answer.
+    // Ids instead of text give the same answer, and so does the same seed.
     let prompt: Vec<String> =
         value["trace"]["prompt"].as_array().expect("ids").iter().map(ToString::to_string).collect();
     let again = stdout(&probe(&[&base[..], &["--ids", &prompt.join(","), "--json"]].concat()));
@@ -163,7 +163,7 @@ fn blocks_are_shown_as_chips() {
     let starts = kinds.iter().filter(|k| **k == "swi").count();
     assert_eq!(plain.matches("⟨swi").count(), starts);
 
-    // With what each latent step would say, in the same run: a change changes it.
+    // With the logit lens of each latent step, in the same run: an intervention changes it.
     let micro =
         ["generate", "fixtures/micro", "--phase", "sft", "--prompt", "<bos> a = 5 ; h = a + 4 ; ? h :", "--lens"];
     let read = stdout(&probe(&micro));
@@ -232,7 +232,7 @@ fn activations_are_those_of_the_model() {
 }
 
 #[test]
-fn prompts_of_a_file_are_continued_as_each_alone() {
+fn prompts_of_a_file_equal_separate_calls() {
     let fixture = Fixture::new();
     let rows: Vec<Vec<u32>> = (0..5).map(|i| (0..2 + i % 3).map(|t| 4 + (i * 3 + t) % 8).collect()).collect();
     let lines: Vec<String> = rows.iter().map(|ids| json!({ "ids": ids }).to_string()).collect();
@@ -251,11 +251,11 @@ fn prompts_of_a_file_are_continued_as_each_alone() {
 }
 
 #[test]
-fn activations_of_many_rows_are_those_of_each() {
+fn activations_of_many_rows_equal_separate_calls() {
     let fixture = Fixture::new();
     let model = fixture.text("model");
     let switch = word_vocabulary().switch().expect("switch tokens");
-    // More rows than one batch holds, one with a latent block.
+    // More rows than one batch, one with a latent block.
     let mut rows: Vec<Vec<u32>> = (0..18).map(|i| (0..2 + i % 4).map(|t| 4 + (i * 3 + t) % 8).collect()).collect();
     rows[1] = vec![5, switch.swi, switch.latent, switch.latent, switch.swi_end, 6];
     let lines: Vec<String> = rows.iter().map(|ids| json!({ "ids": ids }).to_string()).collect();
@@ -304,7 +304,7 @@ fn bf16_is_close_to_f32_and_is_not_f32() {
         let (other, rounded) = &bf16[name];
         let off = crate::common::relative(rounded, exact);
         println!("{name}: bf16 is {off:.1e} from f32");
-        // bf16 keeps 8 bits: 0.4 % a rounding.
+        // bf16 has 8 significant bits: 0.4 % per rounding.
         assert!(shape == other && off > 1e-5 && off < 3e-2, "{name}: {off:e}");
     }
     let json = |dtype: &str| {
@@ -316,7 +316,7 @@ fn bf16_is_close_to_f32_and_is_not_f32() {
 }
 
 #[test]
-fn what_is_computed_on_is_chosen_listed_and_refused_by_name() {
+fn devices_are_chosen_listed_and_rejected_by_name() {
     let fixture = Fixture::new();
     let model = fixture.text("model");
     let list = stdout(&probe(&["--list-devices"]));
@@ -343,7 +343,7 @@ fn what_is_computed_on_is_chosen_listed_and_refused_by_name() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(flag) && said.contains(bad), "{said}");
     }
-    // One prompt is one row: the number of threads rounds, it does not decide.
+    // One prompt is one row: the thread count changes rounding, not tokens.
     let tokens = |threads: &str| {
         let args = generate(&model, &["--json", "--ignore-eos", "--max-new-tokens", "40", "--threads", threads]);
         serde_json::from_str::<Value>(&stdout(&probe(&args))).expect("JSON")["tokens"].clone()
@@ -361,7 +361,7 @@ fn whole_models_in_sixteen_bits_are_checked_against_f32() {
                 said.lines().find(|said| said.starts_with(&line)).unwrap_or_else(|| panic!("no {line}: {said}"));
             let off: f64 =
                 found[line.len()..].split_whitespace().next().and_then(|x| x.parse().ok()).expect("a number");
-            // bf16 has eight bits: an exact result would be f32 against itself.
+            // bf16 has 8 significant bits: a difference of 0 would mean that f32 was compared with itself.
             assert!(off > 1e-3 && found.ends_with("pass"), "{found}");
         }
     }
@@ -370,7 +370,7 @@ fn whole_models_in_sixteen_bits_are_checked_against_f32() {
 }
 
 #[test]
-fn a_bench_prints_a_rate_of_everything_that_it_was_asked_for() {
+fn a_bench_prints_every_requested_rate() {
     let fixture = Fixture::new();
     let model = fixture.text("model");
     let asked = ["--prompt", "40", "--new", "3", "--rows", "1,2", "--rounds", "2", "--train", "2", "--grpo", "2"];
@@ -412,7 +412,7 @@ fn a_bench_prints_a_rate_of_everything_that_it_was_asked_for() {
 }
 
 #[test]
-fn requests_that_cannot_be_met_are_refused_before_any_work() {
+fn impossible_requests_are_errors_before_any_work() {
     let fixture = Fixture::new();
     let model = fixture.text("model");
     let out = fixture.text("out.safetensors");
@@ -496,7 +496,7 @@ fn models_that_cannot_be_read_are_named() {
     let words = (0..200).map(|i| format!("x{i}"));
     switchyard::text::Vocabulary::from_words(words).and_then(|v| v.save(&dir)).expect("a tokenizer");
     let rows = fixture.config.vocab_size.to_string();
-    // It keeps text from being read, and nothing else.
+    // Only text prompts fail.
     let output = probe(&["generate", "--model", &fixture.text("tokenizer"), "--prompt", "x1"]);
     let said = String::from_utf8(output.stderr).expect("UTF-8");
     assert_eq!(output.status.code(), Some(2), "{said}");
@@ -516,7 +516,7 @@ fn models_that_cannot_be_read_are_named() {
     );
 }
 
-/// A GGUF of one tensor whose type nobody knows.
+/// A GGUF with one tensor of unknown type.
 fn gguf_of_type(kind: u32) -> Vec<u8> {
     let text = |s: &str| [&(s.len() as u64).to_le_bytes()[..], s.as_bytes()].concat();
     let mut out = b"GGUF".to_vec();
@@ -554,7 +554,7 @@ fn values_that_are_not_finite_are_an_error() {
     assert!(load(Path::new(&out))["blocks.1.hook_mlp_out"].1.iter().any(|x| x.is_nan()));
 }
 
-/// A pipe is read once, and used as the file that it would be.
+/// A pipe is read once, and works like a file.
 #[cfg(unix)]
 #[test]
 fn problems_and_pairs_come_through_a_pipe() {
@@ -590,7 +590,7 @@ fn problems_and_pairs_come_through_a_pipe() {
     assert!(manifest.contains("pipe"), "{manifest}");
 }
 
-/// Help that nobody can read is an error, as in GNU's tools.
+/// Help that cannot be written is an error, as in GNU's tools.
 #[cfg(target_os = "linux")]
 #[test]
 fn help_on_a_full_disk_is_an_error() {
@@ -632,7 +632,7 @@ fn a_film_has_every_checkpoint_and_resumes() {
     film(&[]);
     let read = |file: &str| std::fs::read(temp.path().join("film").join(file)).expect(file);
     let table = String::from_utf8(read("tables/tab-film.md")).expect("UTF-8");
-    // Two steps; effect and, as arithmetic is known, what follows.
+    // Two steps; the effect and, because the arithmetic is known, the prediction.
     assert!(table.contains("| 1 | effect | 2 |") && table.contains("| 2 | effect | 2 |"), "{table}");
     assert!(table.contains("1 grpo_start, 2 grpo"), "{table}");
     let rows = [read("film-grpo_start.parquet"), read("film-grpo.parquet")];

@@ -1,7 +1,7 @@
 //! Runs every command that README, docs/, `--help` and the recipes of `experiments/` show, in a folder that is not the repository's,
-//! with small files of the same form in place of a user's own: unchanged up to where work would begin (a dry run, without `--device
-//! cuda`), then with fewer problems and steps to its end. The commands of a page run in
-//! order in one folder; those of `--help` and recipes each in a folder of its own. A new command needs no change here.
+//! with small files in place of a user's: first unchanged as a dry run (without `--device cuda`), then in full with fewer problems and
+//! steps. The commands of a page run in order in one folder; those of `--help` and recipes each in a separate folder. A new command
+//! needs no change here.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,12 +36,12 @@ const UNFIT: [(&str, &str); 8] = [
     ("math500.jsonl --only latent_intervention --out runs/reports/switch-released", "no problem switched"),
 ];
 
-/// The pages also show `cargo test`, `pip` and `curl`: not ours.
+/// Our programs. The pages also show `cargo test`, `pip` and `curl`.
 fn is_ours(line: &str) -> bool {
     PROGRAMS.iter().any(|(name, _)| line.split_whitespace().next() == Some(name))
 }
 
-/// A line as it is typed: without `cargo run` and without its comment.
+/// A command without `cargo run` and without its comment.
 fn typed(line: &str) -> String {
     let line = line.trim();
     let line = line.strip_prefix("cargo run --bin ").unwrap_or(line).replacen(" -- ", " ", 1);
@@ -52,7 +52,7 @@ fn typed(line: &str) -> String {
 /// The adapter of the paper's authors; here `fixtures/released`.
 const RELEASED: &str = "LARK-Lab/SWITCH-Phase3-GRPO-LoRA-Qwen3-8B";
 
-/// The line on a computer without a GPU.
+/// The command for a computer without a GPU.
 fn on_cpu(line: &str) -> String {
     line.replace(" --device cuda", "")
 }
@@ -69,7 +69,7 @@ fn shorter(line: &str) -> String {
         )
         | ("report", _) => {}
         ("probe", "calibrate") => line += " --draws 1 --only inert,latent_intervention --n 20",
-        // Every experiment runs once, in the bare command and on few pairs; other lines are about options of this one.
+        // The bare command runs every experiment, on few pairs; other lines show options of one experiment.
         ("intervene", "") => line += " --problems 24 --phase sft --pairs 5",
         ("intervene", _) if !["--only", "--hook", RELEASED].iter().any(|word| words.contains(word)) => {
             return shorter(&(line + " --only latent_intervention"));
@@ -93,7 +93,7 @@ fn shorter(line: &str) -> String {
             if line.contains(RELEASED) {
                 line += " --like short.toml";
             }
-            // One checkpoint of micro's three, where the line leaves the choice.
+            // One of micro's three checkpoints, unless the line names one.
             if !["--phase", "Qwen", "SmolLM2", "phases"].iter().any(|word| line.contains(word)) {
                 line += " --phase sft";
             }
@@ -109,7 +109,7 @@ fn shorter(line: &str) -> String {
     line
 }
 
-/// A sweep's first point, from starts and over steps that the short curriculum has.
+/// A sweep's first point, with starts and steps of the short curriculum.
 fn first_points(line: &str) -> String {
     let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
     for at in 1..words.len() {
@@ -125,7 +125,7 @@ fn first_points(line: &str) -> String {
     words.join(" ")
 }
 
-/// Runs a line as a shell does, where the programs are installed and the repository is elsewhere.
+/// Runs a line in a shell, with the programs installed and outside the repository.
 fn run(line: &str, folder: &Path) -> Output {
     run_as(line, folder, "0")
 }
@@ -146,14 +146,14 @@ fn done(line: &str, folder: &Path) {
     assert!(output.status.success(), "{line}\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Copies to `folder` what the short form of a line leaves in an empty folder with the user's files. Each line runs once.
+/// Copies to `folder` the output of a line's short form in an empty folder with the user's files. Each line runs once.
 fn copy_made(line: &str, folder: &Path) {
     static MADE: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     if !made.contains_key(line) {
         let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("commands");
         if made.is_empty() {
-            // Of an earlier run of the tests.
+            // Left by an earlier run of the tests.
             let _ = std::fs::remove_dir_all(&root);
         }
         let new = root.join(made.len().to_string());
@@ -174,7 +174,7 @@ fn write(path: &Path, text: &str) {
     std::fs::write(path, text).expect("written");
 }
 
-/// Makes the files of a user that a line names, and the folders of a checkout.
+/// Makes the user's files that a line names, and the folders of a checkout.
 fn make_files(line: &str, folder: &Path) {
     let at = |path: &str| folder.join(path);
     let gguf = repository("fixtures/gguf/tiny-f32.gguf");
@@ -236,7 +236,7 @@ fn make_files(line: &str, folder: &Path) {
         if line.contains(name) || held_out {
             let problems =
                 std::fs::read_to_string(repository(&format!("fixtures/problems/{of}.jsonl"))).expect("problems");
-            // A repeated question is used once.
+            // Repeated questions count once.
             let numbered = |n: usize| {
                 let asked = problems.replace("fixture/", &format!("{n}/"));
                 ["question", "problem"]
@@ -258,14 +258,14 @@ fn make_files(line: &str, folder: &Path) {
     }
 }
 
-/// A run of a study of reinforcement learning, for which a committed one serves.
+/// A run of a reinforcement learning study; a committed run takes its place.
 fn is_run_of_study(word: &str) -> bool {
     ["runs/rl-fate/primary", "runs/rl-fate-smollm2/16-segmented/", "runs/rl-fate-smollm2/60-segmented-floor/"]
         .iter()
         .any(|run| word.starts_with(run))
 }
 
-/// A folder in which a line can be the first that is typed: with its files and with what earlier commands would have made.
+/// A folder for a line on its own: with its files and the output of the commands before it.
 fn at_hand(line: &str) -> TempDir {
     let temp = tempfile::tempdir().expect("a folder");
     let at = |path: &str| temp.path().join(path);
@@ -337,11 +337,11 @@ fn stranger(gguf: &Path, folder: &Path) {
     tokenizer.save(folder.join("tokenizer.json"), false).expect("saves");
 }
 
-/// Runs a line unchanged up to where work begins, then with less work to its end; what is wrong with its outcome.
+/// Runs a line as a dry run, then with less work to its end. Returns the problems found.
 fn failure(line: &str, folder: &Path) -> Option<String> {
     let (short, begun) = (shorter(line), std::time::Instant::now());
     let (unchanged, unfit) = (on_cpu(line), UNFIT.iter().find(|(what, _)| line.contains(what)));
-    // The run at hand was made with fewer steps, so that a line that reuses its phases is typed in its short form alone.
+    // The existing run has fewer steps, so a line that reuses its phases runs only in its short form.
     let reuses = ["--base runs/", "--from runs/", "--out runs/micro --resume"].iter().any(|flag| line.contains(flag));
     if unchanged != short && !line.starts_with("report") && !reuses && unfit.is_none() {
         let output = run_as(&unchanged, folder, "1");
@@ -359,7 +359,7 @@ fn failure(line: &str, folder: &Path) -> Option<String> {
     (!right).then(|| format!("{line}\n  as {short}\n  {said}"))
 }
 
-/// Runs each line in a folder of its own; what fails is listed together.
+/// Runs each line in a separate folder; lists all failures.
 fn run_all(lines: impl IntoIterator<Item = String>, at_least: usize) {
     let mut lines: Vec<String> = lines.into_iter().filter(|line| is_ours(line)).collect();
     lines.sort();
@@ -369,7 +369,7 @@ fn run_all(lines: impl IntoIterator<Item = String>, at_least: usize) {
     assert!(failed.is_empty(), "{} commands failed:\n{}", failed.len(), failed.join("\n"));
 }
 
-/// The commands of ours that README and each page of docs/ show, in their order.
+/// Our commands in README and each page of docs/, in order.
 fn of_pages() -> Vec<Vec<String>> {
     let mut pages = vec![repository("README.md")];
     for folder in ["docs/tutorial", "docs/how-to", "docs/explanation"] {
@@ -396,7 +396,7 @@ fn of_help() -> Vec<String> {
     pages.into_iter().flat_map(examples).collect()
 }
 
-/// As a reader types them: from top to bottom, in one folder that is empty but for files of the reader's own.
+/// From top to bottom, in one folder that contains only the reader's files.
 #[test]
 fn every_page_runs_from_top_to_bottom() {
     let pages = of_pages();

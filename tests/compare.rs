@@ -1,4 +1,4 @@
-//! `report compare` on the committed rows: each cell is the row it says it is.
+//! `report compare` on the committed rows: each cell equals the row that it names.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ fn micro() -> Folder {
     Folder::open(&Path::new(switchyard::store::CHECKOUT).join("reports/micro")).expect("committed rows")
 }
 
-/// The cell of this organism in this column.
+/// The cell of this organism and column.
 fn cell<'a>(table: &'a Table, organism: &str, column: &str) -> &'a Cell {
     let at = table.columns.iter().position(|c| c.name == column).expect("a column");
     let row = table.rows().iter().find(|row| row[0] == Cell::Text(organism.to_owned())).expect("a row");
@@ -19,7 +19,7 @@ fn cell<'a>(table: &'a Table, organism: &str, column: &str) -> &'a Cell {
 }
 
 #[test]
-fn each_cell_is_the_row_that_it_names() {
+fn each_cell_equals_its_row() {
     let folder = micro();
     let table = compare::table(std::slice::from_ref(&folder)).expect("a table");
     let names: Vec<&Cell> = table.rows().iter().map(|row| &row[0]).collect();
@@ -40,16 +40,16 @@ fn each_cell_is_the_row_that_it_names() {
             let left = mode(name, Steps::All).diagnostic_accuracy.expect("problems that switched and were right");
             assert_eq!(cell(&table, &organism, name), &Cell::Measured(left), "{name}");
         }
-        // A token a latent. Where the text of other problems changed too, the ratio is not exactly that.
+        // One token per latent. The ratio is not exact if the text of other problems changed too.
         let Cell::Text(latents) = cell(&table, &organism, "latents a token") else { panic!("{organism} has none") };
         let (ratio, block) = latents.split_once(' ').expect("two numbers");
         assert!((ratio.parse::<f64>().expect("a number") - 1.0).abs() < 0.05 && block == "(5.0 a block)", "{latents}");
-        // No single latent costs more than the one that is decisive.
+        // No other single latent costs more than the decisive one.
         let Cell::Text(step) = cell(&table, &organism, "decisive step") else { panic!("{organism} has none") };
         let step: usize = step.strip_suffix(" of 5").expect("five steps").parse().expect("a number");
         let cost = |k: usize| mode("resample", Steps::Only(k)).accuracy_change.value;
         assert!((0..5).all(|k| cost(step - 1) <= cost(k)), "{organism}: {step}");
-        // Nor does any carry more than the one that is named.
+        // No other latent carries more than the named one.
         let Cell::Text(held) = cell(&table, &organism, "one latent carries") else { panic!("{organism}: none") };
         let known = folder.rows::<KnownValueRow>(checkpoint);
         let single = known.iter().filter(|row| row.steps != Steps::All);
@@ -68,17 +68,17 @@ fn each_cell_is_the_row_that_it_names() {
 }
 
 #[test]
-fn folders_without_rows_to_compare_say_so() {
+fn folders_without_rows_are_an_error() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let rows = Path::new(switchyard::store::CHECKOUT).join("reports/micro/summary.parquet");
     std::fs::copy(rows, temp.path().join("summary.parquet")).expect("a copy");
     let folder = Folder::open(temp.path()).expect("rows");
-    let said = compare::table(&[folder]).expect_err("nothing to compare").to_string();
-    assert!(said.contains("no rows") && said.contains(&temp.path().display().to_string()), "{said}");
+    let text = compare::table(&[folder]).expect_err("nothing to compare").to_string();
+    assert!(text.contains("no rows") && text.contains(&temp.path().display().to_string()), "{text}");
 }
 
 #[test]
-fn rows_that_are_missing_are_named() {
+fn missing_rows_are_named() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     for name in ["accuracy-sft.parquet", "latent_intervention-grpo.parquet"] {
         std::fs::copy(Path::new("reports/micro").join(name), temp.path().join(name)).expect("a copy");

@@ -1,5 +1,5 @@
-//! How often the "95 %" intervals hold the truth when problems are few: exactly where all outcomes can be gone through,
-//! simulated (seeded) elsewhere; and that an interval never says otherwise than the exact test beside it.
+//! Coverage of the "95 %" intervals for few problems: exact where all outcomes can be enumerated, else simulated (seeded); and
+//! intervals never contradict the exact test next to them.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -10,14 +10,13 @@ fn flips(gained: usize, lost: usize, n: usize) -> Flips {
     Flips { both_right: n - gained - lost, lost, gained, both_wrong: 0 }
 }
 
-/// A table of `n` problems that can come out, and its interval.
+/// A possible outcome of `n` problems, and its interval.
 fn tables(n: usize) -> Vec<(usize, usize, Estimate)> {
     let all = (0..=n).flat_map(|gained| (0..=n - gained).map(move |lost| (gained, lost)));
     all.map(|(gained, lost)| (gained, lost, flips(gained, lost, n).change(LEVEL).unwrap())).collect()
 }
 
-/// Chance that the interval of `n` problems holds the true difference, where each is gained with probability `up` and lost
-/// with `down`.
+/// Coverage of the interval of `n` problems, if each is gained with probability `up` and lost with `down`.
 fn coverage(n: usize, tables: &[(usize, usize, Estimate)], up: f64, down: f64) -> f64 {
     let ln = |k: usize| special::ln_gamma(k as f64 + 1.0);
     let chance = |&(gained, lost, _): &(usize, usize, Estimate)| {
@@ -30,7 +29,7 @@ fn coverage(n: usize, tables: &[(usize, usize, Estimate)], up: f64, down: f64) -
 }
 
 #[test]
-fn paired_shares_hold_what_they_promise_at_few_problems() {
+fn paired_shares_have_their_coverage_for_few_problems() {
     let mut worst = vec![];
     for n in [8, 20, 50] {
         let rates = [0.02, 0.05, 0.1, 0.2, 0.3, 0.45];
@@ -45,7 +44,7 @@ fn paired_shares_hold_what_they_promise_at_few_problems() {
 }
 
 #[test]
-fn an_interval_excludes_no_difference_only_where_the_exact_test_does() {
+fn an_interval_excludes_zero_only_if_the_exact_test_does() {
     let mut decided = 0;
     for n in [6, 9, 20, 33, 60] {
         for gained in 0..=n {
@@ -62,10 +61,10 @@ fn an_interval_excludes_no_difference_only_where_the_exact_test_does() {
     assert!(decided > 500, "{decided} tables decide something");
 }
 
-/// What an interval of one simulated sample is, if there is one, and the number that it should hold.
+/// Interval of one simulated sample, if defined, and the true value.
 type Sample<'a> = Box<dyn Fn(&mut ChaCha8Rng) -> (Option<Estimate>, f64) + 'a>;
 
-/// An interval that the program writes, on data of a known kind.
+/// An interval of the program, on simulated data.
 struct Simulated<'a> {
     interval: &'static str,
     data: String,
@@ -83,7 +82,7 @@ fn gauss(rng: &mut ChaCha8Rng) -> f64 {
     (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos()
 }
 
-/// Events of `n` problems with `each` of them: with probability `alike` all of a problem are one draw, otherwise each is its own.
+/// `each` events for each of `n` problems: with probability `alike` all events of a problem are one draw, else independent draws.
 fn events(rng: &mut ChaCha8Rng, n: usize, each: usize, p: f64, alike: f64) -> Vec<(usize, bool)> {
     let mut all = vec![];
     for problem in 0..n {
@@ -105,7 +104,7 @@ fn rank_correlation(a: &[f64], b: &[f64]) -> f64 {
     1.0 - 6.0 * squares / (n * (n * n - 1.0))
 }
 
-/// Every type of interval in the program's rows and tables.
+/// Every kind of interval in the program's rows and tables.
 fn every_interval() -> Vec<Simulated<'static>> {
     let mut all: Vec<Simulated> = vec![];
     let mut add = |interval, data: &str, n, sample: Sample<'static>| {
@@ -176,7 +175,7 @@ fn every_interval() -> Vec<Simulated<'static>> {
     }
     for n in [24, 48] {
         let sample = move |rng: &mut ChaCha8Rng| {
-            // What a patch moves, and the whole difference between the runs of a pair.
+            // Effect of a patch, and the difference between the runs of a pair.
             let pairs: Vec<[f64; 2]> = (0..n)
                 .map(|_| {
                     let whole = 4.0 + 2.0 * gauss(rng).abs();
@@ -241,7 +240,7 @@ fn every_interval() -> Vec<Simulated<'static>> {
     all
 }
 
-/// Of `samples` samples the share whose interval holds the truth.
+/// Share of `samples` samples whose interval contains the true value.
 fn held(simulated: &Simulated, samples: usize) -> f64 {
     let mut rng = ChaCha8Rng::seed_from_u64(11);
     let one = |_: &usize| {
@@ -257,7 +256,7 @@ fn line(simulated: &Simulated, coverage: f64) -> String {
     format!("| {interval} | {data} | {n} | {coverage:.3} |")
 }
 
-/// The table of the documentation, made of 2,000 samples each.
+/// The documentation's table, from 2,000 samples each.
 #[test]
 #[ignore = "minutes; a_few_samples_agree_with_the_table is its short form"]
 fn table() {
@@ -277,11 +276,11 @@ fn a_few_samples_agree_with_the_table() {
         let found = held(&simulated, samples);
         // Four standard errors of so few samples, at least three samples.
         let room = 4.0 * (told * (1.0 - told) / samples as f64).sqrt().max(0.00625);
-        assert!((found - told).abs() <= room, "{begins} {found} of {samples} samples, the table says {told}");
+        assert!((found - told).abs() <= room, "{begins} {found} of {samples} samples, the table has {told}");
     }
 }
 
-/// Share of 1,000 samples of `n` whose bootstrap interval holds the mean.
+/// Share of 1,000 samples of `n` whose bootstrap interval contains the mean.
 fn bootstrap_coverage(n: usize, mean: f64, draw: impl Fn(&mut ChaCha8Rng) -> f64) -> f64 {
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let samples = 1000;
@@ -293,8 +292,8 @@ fn bootstrap_coverage(n: usize, mean: f64, draw: impl Fn(&mut ChaCha8Rng) -> f64
 }
 
 #[test]
-fn a_mean_of_few_problems_is_not_known_as_well_as_its_interval_says() {
-    // Twelve uniforms: near enough to normal.
+fn bootstrap_intervals_of_few_problems_undercover() {
+    // The sum of twelve uniforms is nearly normal.
     let normal = |rng: &mut ChaCha8Rng| (0..12).map(|_| rng.random::<f64>()).sum::<f64>();
     let exponential = |rng: &mut ChaCha8Rng| -(1.0 - rng.random::<f64>()).ln();
     let at = |n: usize| (bootstrap_coverage(n, 6.0, normal), bootstrap_coverage(n, 1.0, exponential));

@@ -1,4 +1,4 @@
-//! `decoded_trace` on models whose truth is known, and on the committed micro models.
+//! `decoded_trace` on organisms and on the committed micro models.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use switchyard::study::{DoesNotApply, Study};
 
 use crate::common::known::{EXIT_STEP, Purpose, study};
 
-/// Of one step a problem: the value that its block ends with, and, where latents are read, the answer that follows.
+/// Problems of one step: the value at the end of its block and, if latents are read, the resulting answer.
 fn found(which: Purpose, n: usize, seed: u64) -> Vec<DecodedTraceRow> {
     let (built, study) = (Built::new(which), study(which, n, seed));
     let test = study.corpus.test.clone();
@@ -27,11 +27,11 @@ fn found(which: Purpose, n: usize, seed: u64) -> Vec<DecodedTraceRow> {
 }
 
 #[test]
-fn held_values_are_a_derivation_and_those_of_another_problem_or_of_no_value_are_none() {
+fn carried_values_are_a_derivation_and_others_are_not() {
     for seed in 0..3 {
         for which in [Purpose::Working, Purpose::Inert] {
             for row in found(which, 120, seed) {
-                // The state changes from latent to latent: the head names it as it is, a probe knows what it will become.
+                // The state changes from latent to latent: the head reads its current value, a probe can predict the final one.
                 let holds = row.reader == Reader::Probe || row.step.shown() == EXIT_STEP;
                 assert_eq!((row.derives(), row.valid.value > 0.95), (holds, holds), "{which:?}: {row:?}");
                 assert_eq!((row.reads, row.left_out, row.permuted), (row.identity.n, 0, None), "one step a problem");
@@ -43,17 +43,16 @@ fn held_values_are_a_derivation_and_those_of_another_problem_or_of_no_value_are_
         for row in found(Purpose::Empty, 120, seed) {
             let shuffled = row.shuffled.expect("all blocks are as long");
             assert!(!row.derives() && row.valid.low < 1.0 / 7.0, "{row:?}");
-            // It may be below: with nothing to read, a probe says the commonest value of the questions that it saw, which the one left
-            // out makes rarer there.
+            // Below chance is possible: an uninformed probe predicts the commonest training value, which leaving one question out makes
+            // rarer there.
             assert!(row.difference.expect("paired").low <= 0.0, "{:.3} against {shuffled:.3}", row.valid);
         }
     }
 }
 
-/// Latents that say which program a problem is give its value away to a probe that has met the program or the calculation, and to no
-/// other.
+/// Latents that identify the program reveal the value only to a probe trained on the program or the calculation.
 #[test]
-fn programs_learnt_by_heart_are_no_derivation() {
+fn memorised_programs_are_not_a_derivation() {
     for seed in 0..3 {
         let mut study = study(Purpose::Memorised, 300, seed);
         let gold: Vec<i64> = study.corpus.test.iter().filter_map(|problem| problem.steps[0].value.number()).collect();
@@ -65,7 +64,7 @@ fn programs_learnt_by_heart_are_no_derivation() {
         };
         let by_heart = |rows: Vec<DecodedTraceRow>| rows.iter().all(|row| !row.derives() && row.valid.value < 0.25);
         assert!(by_heart(read(&study)), "split by program and calculation");
-        // Other letters as other programs, as if a split by question were enough: the calculation is still the same.
+        // Other letters count as other programs, as if a split by question sufficed: the calculation is the same.
         study.corpus.test.iter_mut().for_each(|problem| problem.group = None);
         assert!(by_heart(read(&study)), "split by question and calculation");
         study.corpus.test.iter_mut().enumerate().for_each(|(i, problem)| problem.steps[0].clause = i.to_string());
@@ -91,7 +90,7 @@ fn chains_and_graphs_have_rows_that_do_not_depend_on_threads() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn unreadable_targets_are_named() {
     let wrong = rows(&micro("micro-graph", 1), &Config { layer: Some(5), ..Config::default() });
     let wrong = wrong.expect_err("refused").to_string();
     assert!(wrong.contains("layer 5 does not exist, the model has 0 to 4"), "{wrong}");

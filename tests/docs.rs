@@ -1,6 +1,6 @@
-//! The pages of docs/reference are what the programs say of themselves; every link between pages leads somewhere.
+//! docs/reference matches the programs' help; links between pages are valid.
 //!
-//! After a change: `SWITCHYARD_WRITE_DOCS=1 cargo test --test suite docs::` writes them anew.
+//! After a change: `SWITCHYARD_WRITE_DOCS=1 cargo test --test suite docs::` rewrites them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,7 +23,7 @@ fn said(program: &str, arguments: &[&str]) -> String {
     text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// The subcommands that a help lists.
+/// The subcommands in a help text.
 fn subcommands(help: &str) -> Vec<String> {
     let Some((_, commands)) = help.split_once("\nCommands:\n") else { return vec![] };
     let names = commands.lines().take_while(|line| line.starts_with("  "));
@@ -113,7 +113,7 @@ fn hooks() -> String {
 }
 
 #[test]
-fn the_reference_is_what_the_programs_say() {
+fn the_reference_matches_the_programs() {
     let mut stale = vec![];
     let pages = [
         ("programs", programs()),
@@ -130,7 +130,7 @@ fn the_reference_is_what_the_programs_say() {
             stale.push(file);
         }
     }
-    assert!(stale.is_empty(), "not what the programs say: {stale:?}; SWITCHYARD_WRITE_DOCS=1 writes them anew");
+    assert!(stale.is_empty(), "out of date: {stale:?}; SWITCHYARD_WRITE_DOCS=1 rewrites them");
 }
 
 /// The page with the committed cards side by side.
@@ -147,7 +147,7 @@ fn cards(page: &str) -> String {
 }
 
 #[test]
-fn the_cards_side_by_side_are_the_committed_ones() {
+fn the_page_of_cards_matches_the_committed_ones() {
     let file = "docs/how-to/card.md";
     let page = std::fs::read_to_string(file).expect("a page");
     let wanted = cards(&page);
@@ -169,7 +169,7 @@ fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn every_link_leads_somewhere() {
+fn every_link_is_valid() {
     let mut files =
         vec!["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].into_iter().map(PathBuf::from).collect();
     pages(Path::new("docs"), &mut files);
@@ -194,7 +194,7 @@ fn every_link_leads_somewhere() {
 }
 
 #[test]
-fn every_page_stands_in_the_summary() {
+fn every_page_is_in_the_summary() {
     let summary = std::fs::read_to_string("docs/SUMMARY.md").expect("the summary");
     let mut files = vec![];
     pages(Path::new("docs"), &mut files);

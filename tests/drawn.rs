@@ -1,5 +1,5 @@
-//! Circuits on the page: the drawing of a found circuit says what its rows say, and each cell of the map of heads is next to the patch
-//! behind it. Of a hand-built model whose circuit is known, and of made-up rows.
+//! Circuits on the page: the drawing matches its rows, and each cell of the head map shows its patch. Uses a hand-built model with a
+//! known circuit, and made-up rows.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use switchyard_programs::report::render::report;
 use crate::common::circuit_models::one_step_circuit;
 use crate::report::save;
 
-/// The page of a folder of rows, and the drawing of its circuit where there is one.
+/// The page of a folder of rows, and the drawing of its circuit, if any.
 fn drawn(rows: &Path) -> (String, Option<String>) {
     let page = rows.join("page.html");
     report(&[Folder::open(rows).expect("rows")], &page).expect("a page");
@@ -25,7 +25,7 @@ fn edges_in(svg: &str) -> usize {
     ["#0072B2", "#D55E00"].iter().map(|colour| svg.matches(&format!("stroke=\"{colour}\"")).count()).sum()
 }
 
-/// The first number behind a text.
+/// The first number after a text.
 fn number_after(html: &str, text: &str) -> usize {
     let rest = html.split(text).nth(1).unwrap_or_else(|| panic!("no '{text}' on the page"));
     rest.split(|c: char| !c.is_ascii_digit())
@@ -50,7 +50,7 @@ fn the_known_circuit_is_drawn() {
         assert!(svg.contains(edge), "no edge '{edge}'");
     }
     assert!(!svg.contains("L3H0"), "the decoy is drawn");
-    // Nodes by name, in the rows and columns where they are.
+    // Nodes by name, in their rows and columns.
     for said in ["\nin\n", "\nH0\n", "\nv0\n", "\nout\n", "\nreadout\n", "\nblocks.2 heads\n"] {
         assert!(svg.contains(said), "no {said:?}");
     }
@@ -71,7 +71,7 @@ fn share(value: f64) -> Value {
     json!({"value": value, "low": value - 0.05, "high": value + 0.05, "n": 24})
 }
 
-/// Fifty edges of the circuit, scores 50, 49, … 1 hundredths, every tenth negative; and one that is not of it.
+/// Fifty edges of the circuit, scores 50, 49, … 1 hundredths, every tenth negative; and one edge outside the circuit.
 fn many_edges() -> Vec<Value> {
     let edge = |i: usize| {
         let score = (50 - i) as f64 / if i % 10 == 9 { -100.0 } else { 100.0 };
@@ -133,7 +133,7 @@ fn heads(html: &str) -> Option<&str> {
 }
 
 #[test]
-fn each_cell_of_the_map_shows_the_patch_and_what_the_gradient_says() {
+fn each_cell_of_the_map_shows_patch_and_gradient() {
     let rows = tempfile::tempdir().expect("a folder");
     let maps = [
         patched("denoise", 1, Some(0), "latent[2]", 0.41, 0.001),
@@ -160,7 +160,7 @@ fn each_cell_of_the_map_shows_the_patch_and_what_the_gradient_says() {
 }
 
 #[test]
-fn the_map_is_there_only_where_its_rows_are() {
+fn the_map_needs_its_rows() {
     let rows = tempfile::tempdir().expect("a folder");
     save::<EdgeRow>(rows.path(), "sft", &many_edges());
     assert!(heads(&drawn(rows.path()).0).is_none());

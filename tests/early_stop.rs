@@ -1,4 +1,4 @@
-//! `early_stop` on models whose truth is known, on blocks that a rule puts after the prompt, and on the committed micro model.
+//! `early_stop` on organisms, on blocks that a rule opens after the prompt, and on the committed micro model.
 
 use switchyard::calibration::known::Built;
 use switchyard::experiments::early_stop::{Config, rows, table};
@@ -19,7 +19,7 @@ fn numbers(rows: &[EarlyStopRow]) -> Vec<usize> {
 }
 
 #[test]
-fn answers_need_the_latent_that_they_are_read_from_and_no_idle_one() {
+fn answers_need_the_read_latent_and_no_idle_one() {
     for (which, reads) in [(Purpose::Working, true), (Purpose::Inert, false)] {
         let found = rows(&study(which, 60, 0), &Config::default()).expect("rows");
         println!("{which:?}\n{}", table(&found));
@@ -34,9 +34,9 @@ fn answers_need_the_latent_that_they_are_read_from_and_no_idle_one() {
     }
 }
 
-/// A model that reads no latent but was never trained to meet an early end: without a control its losses would be put down to latents.
+/// A model that reads no latents but was never trained on early exits: without a control its losses would be attributed to latents.
 #[test]
-fn an_early_end_that_surprises_is_no_need_of_latents() {
+fn the_cost_of_an_untrained_early_exit_is_not_attributed_to_latents() {
     let built = Built { decide: (1, 0), ..Built::new(Purpose::Surprised) };
     let found = rows(&of(&built, 120, 0), &Config::default()).expect("rows");
     println!("{}", table(&found));
@@ -70,7 +70,7 @@ fn blocks_after_the_prompt_are_cut_with_and_without_markers() {
 }
 
 #[test]
-fn the_same_rows_on_any_number_of_threads_and_no_more_latents_than_there_are() {
+fn rows_do_not_depend_on_threads_and_count_existing_latents() {
     let config = Config { k: vec![2, 0] };
     let one = rows(&on_threads(1), &config).expect("rows");
     assert_eq!(one, rows(&on_threads(3), &config).expect("rows"));

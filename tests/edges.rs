@@ -1,5 +1,4 @@
-//! Edges and circuits: runs with rewired edges, their gradients against real patches of one edge, and the circuit of a hand-built
-//! model.
+//! Edges and circuits: runs with patched edges, gradients against patches of single edges, and the circuit of a hand-built model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +29,7 @@ fn some_pairs(study: &Study) -> Vec<Pair> {
     pairs
 }
 
-/// A pair with every position as a place of its own.
+/// A pair with every position as a separate place.
 struct Wired<'p> {
     pair: &'p Pair,
     places: Vec<usize>,
@@ -64,9 +63,9 @@ impl<'p> Wired<'p> {
     }
 }
 
-/// With its own values on all edges a run is itself; with the other run's on all, it says what the other run says.
+/// All edges with a run's own values give that run; all edges from the other run give the other run.
 #[test]
-fn all_edges_make_the_run_and_none_the_other() {
+fn all_edges_give_the_run_and_none_the_other() {
     let study = micro("sft", 4);
     let weights = EdgeWeights::new(&study.model).expect("weights");
     for pair in &some_pairs(&study) {
@@ -75,7 +74,7 @@ fn all_edges_make_the_run_and_none_the_other() {
     }
 }
 
-/// Leads with none and with all edges from the other run, which are those of the two runs themselves.
+/// Leads with none and with all edges from the other run, which equal those of the two runs.
 fn ends(study: &Study, weights: &EdgeWeights, pair: &Pair) -> Vec<f64> {
     let wired = Wired::of(study, weights, pair);
     let (own, other) = (wired.shares(weights, 0.0), wired.shares(weights, 1.0));
@@ -102,8 +101,8 @@ fn as_family(family: Family, model: &Decoder) -> Decoder {
     .expect("a model")
 }
 
-/// A bias of a query, key or value is no sender's: it is there whatever the edges carry. And a norm's gain and what the embedding is
-/// multiplied by are the family's own.
+/// Biases of queries, keys and values belong to no sender and are always added. Norm gains and the embedding's scale depend on the
+/// family.
 #[test]
 fn edges_are_rewired_in_every_family() {
     let mut study = micro("sft", 4);
@@ -116,8 +115,8 @@ fn edges_are_rewired_in_every_family() {
     }
 }
 
-/// The gradient at an edge's receiver × the sender's difference is the slope of the lead as the edge is patched for real, of edges of
-/// every kind: into queries, keys, values, MLPs, latent inputs and the logits.
+/// Gradient at an edge's receiver × difference of the sender = slope of the lead under a real patch of the edge, for every kind of
+/// edge: into queries, keys, values, MLPs, latent inputs and the logits.
 #[test]
 fn scores_are_slopes_of_real_edge_patches() {
     const STEP: f32 = 0.02;
@@ -136,7 +135,7 @@ fn scores_are_slopes_of_real_edge_patches() {
                 scores.extend((0..reads).map(|s| ((position, receiver, s), f64::from(product[[receiver, s]]))));
             }
         }
-        // The largest of every kind of receiver.
+        // The largest edge of every kind of receiver.
         scores.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));
         let kind = |edge: &Edge| {
             let label = graph.receivers()[edge.1].label();
@@ -174,7 +173,7 @@ fn scores_are_slopes_of_real_edge_patches() {
     assert_eq!(kinds, BTreeSet::from(expected), "{compared} edges");
 }
 
-/// Edges on no path from a difference to the read-out change nothing.
+/// Edges that are on no path from a difference to the read-out change nothing.
 #[test]
 fn a_circuit_computes_the_same_without_its_dead_edges() {
     let study = micro("sft", 4);
@@ -183,7 +182,7 @@ fn a_circuit_computes_the_same_without_its_dead_edges() {
     let (mut dropped, mut moved) = (0, 0);
     for (number, pair) in some_pairs(&study).iter().enumerate() {
         let wired = Wired::of(&study, &weights, pair);
-        // All but one edge of 29, others for each pair: of fewer next to nothing would get through.
+        // All but one of 29 edges, different ones for each pair: with fewer edges almost no signal passes.
         let mut circuit: BTreeSet<Edge> = BTreeSet::new();
         for position in 0..wired.places.len() {
             for (receiver, reads) in graph.receivers().into_iter().map(|r| graph.reads(r)).enumerate() {
@@ -209,7 +208,7 @@ fn a_circuit_computes_the_same_without_its_dead_edges() {
 }
 
 #[test]
-fn the_circuit_holds_reader_and_writer_and_not_the_decoy() {
+fn the_circuit_contains_reader_and_writer_and_not_the_decoy() {
     let (edges, circuits) = one_step_circuit();
     let found: Vec<&EdgeRow> = edges.iter().filter(|e| e.in_circuit).collect();
     let said: Vec<String> = found.iter().map(|e| format!("{} → {} at {}", e.sender, e.receiver, e.place)).collect();
@@ -228,7 +227,7 @@ fn the_circuit_holds_reader_and_writer_and_not_the_decoy() {
     let row = |circuit: Circuit| circuits.iter().find(|c| c.circuit == circuit).expect("a row");
     let effect = |circuit| row(circuit).effect;
     assert!((effect(Circuit::All).value - 1.0).abs() < 1e-3, "{}", effect(Circuit::All));
-    // The requested share, on pairs that did not choose the edges; six of them, so that the interval is wide.
+    // The requested share on held-out pairs; six of them, so the interval is wide.
     let alone = effect(Circuit::Found);
     assert!(alone.value > 0.8 && alone.low > 0.3, "{alone}");
     assert!(effect(Circuit::Rest).value.abs() < 0.3, "{}", effect(Circuit::Rest));
@@ -242,8 +241,8 @@ fn the_circuit_holds_reader_and_writer_and_not_the_decoy() {
     println!("{} edges of {}: {}", found.len(), random.of, said.join(", "));
 }
 
-/// Of inert latents: the models in which an edge at a latent step is reported as part of the circuit and as needed. The
-/// reader's own edge, which takes the digit from the prompt, must be found in all.
+/// Models with inert latents in which an edge at a latent step is reported as necessary. The reader's edge, which carries the digit
+/// from the prompt, must be found in all.
 fn alarms(seeds: std::ops::Range<u64>) -> usize {
     let mut alarms = 0;
     for seed in seeds {
@@ -262,7 +261,7 @@ fn alarms(seeds: std::ops::Range<u64>) -> usize {
 }
 
 #[test]
-fn the_circuit_of_inert_latents_passes_them_by() {
+fn the_circuit_of_inert_latents_avoids_them() {
     assert_eq!(alarms(0..6), 0);
 }
 
@@ -275,7 +274,7 @@ fn circuits_of_inert_latents_raise_few_alarms() {
 }
 
 #[test]
-fn settings_that_say_nothing_are_refused() {
+fn empty_settings_are_errors() {
     let study = micro("sft", 4);
     for (config, says) in [
         (Config { share: 1.0, ..Config::default() }, "share"),

@@ -1,4 +1,4 @@
-//! `--record`, `--hook` and `--list-hooks`: what a user sees of a model while it generates, and what a change there does.
+//! `--record`, `--hook` and `--list-hooks`: recordings and interventions during generation.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use switchyard::model::{Activation, Decoder, HookSpec, Hooks};
 use switchyard::study::sweep::Continuation;
 
 const MICRO: &str = "fixtures/micro/sft/checkpoint";
-/// A model that has no latent steps.
+/// A model without latent steps.
 const TEXT: &str = "fixtures/tiny/qwen3_tied";
 const PROMPT: &str = "<bos> a = 5 ; h = a + 4 ; c = h - a ; ? c :";
 
@@ -72,42 +72,42 @@ fn vector(path: &Path, name: &str, values: &[f32]) {
     std::fs::write(path, safetensors::serialize([(name, view)], None).expect("packs")).expect("writes");
 }
 
-/// Every hook that known rows pass.
+/// Every hook point of known rows.
 const ALL: &str =
     "hook_embed,blocks.*.*,blocks.*.ln1.*,blocks.*.ln2.*,blocks.*.attn.*,blocks.*.mlp.*,ln_final.*,latent.*";
 
 #[test]
-fn what_is_recorded_is_what_the_known_row_has() {
+fn a_recording_equals_the_known_row() {
     let dir = tempfile::tempdir().expect("a folder");
     let [while_generating, known] = ["generated", "known"].map(|name| dir.path().join(name));
     let trace = generate(&["--record", ALL, "--out", text(&while_generating)])["trace"].clone();
-    let (recorded, told) = load(&while_generating);
-    let ids = told["ids"][0].as_array().expect("ids").iter().map(Value::to_string).collect::<Vec<_>>();
+    let (recorded, meta) = load(&while_generating);
+    let ids = meta["ids"][0].as_array().expect("ids").iter().map(Value::to_string).collect::<Vec<_>>();
     let responses = trace["positions"].as_array().expect("positions");
     assert_eq!(ids.len(), trace["prompt"].as_array().map_or(0, Vec::len) + responses.len());
-    // The last token is not fed.
+    // The last token is never fed.
     let fed = ids.len() - 1;
     done(&["activations", MICRO, "--ids", &ids[..fed].join(","), "--hooks", ALL, "--out", text(&known)]);
     let (of_known, _) = load(&known);
     assert!(recorded.keys().eq(of_known.keys()) && recorded.len() > 40, "{:?}", recorded.keys());
     for (name, (shape, values)) in &of_known {
         assert_eq!(&recorded[name].0, shape, "{name}");
-        // What the mask hides is so far off that it would hide every other difference.
+        // Masked scores are so large that they would dominate every difference.
         let seen = |values: &[f32]| values.iter().map(|x| if *x < -1e20 { 0.0 } else { *x }).collect::<Vec<_>>();
         let off = crate::common::relative(&seen(&recorded[name].1), &seen(values));
         assert!(off < 1e-5, "{name}: off by {off:e}");
     }
-    // Steps count from 1, and every position says what it is.
-    let steps: Vec<&str> = told["steps"][0].as_array().expect("steps").iter().filter_map(Value::as_str).collect();
+    // Steps count from 1, and every position has a label.
+    let steps: Vec<&str> = meta["steps"][0].as_array().expect("steps").iter().filter_map(Value::as_str).collect();
     let latents: Vec<usize> = (0..steps.len()).filter(|&i| steps[i].starts_with("latent")).collect();
     assert_eq!((steps[0], steps[latents[0]], steps[latents[1]]), ("prompt", "latent[1,1]", "latent[1,2]"));
     let at: Vec<u64> =
-        told["positions"]["latent.hook_source"].as_array().expect("them").iter().filter_map(Value::as_u64).collect();
+        meta["positions"]["latent.hook_source"].as_array().expect("them").iter().filter_map(Value::as_u64).collect();
     assert_eq!(at, latents.iter().map(|&p| p as u64).collect::<Vec<_>>());
 }
 
 #[test]
-fn a_part_can_be_recorded() {
+fn a_selection_can_be_recorded() {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("part");
     let hooks = "blocks.-1.hook_resid_post@latent[*,2],boundary.hook_logits,blocks.0.attn.hook_pattern@pos[3]";
@@ -118,12 +118,12 @@ fn a_part_can_be_recorded() {
     let prompt = trace["prompt"].as_array().map_or(0, Vec::len);
     assert_eq!(recorded["blocks.3.hook_resid_post@latent[*,2]"].0[..2], [1, blocks]);
     assert_eq!(recorded["blocks.0.attn.hook_pattern@pos[3]"].0[2..], [1, prompt + positions.len() - 1]);
-    // A token is drawn after the prompt and after every position that is fed.
+    // A token is sampled after the prompt and after every fed position.
     assert_eq!(recorded["boundary.hook_logits"].0[1], positions.len());
 }
 
 #[test]
-fn a_change_that_is_none_changes_nothing() {
+fn a_null_change_changes_nothing() {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("own");
     let hooks = ["blocks.1.hook_resid_post", "blocks.*.attn.hook_z", "blocks.0.mlp.hook_post", "latent.hook_injected"];
@@ -143,7 +143,7 @@ fn a_change_that_is_none_changes_nothing() {
 }
 
 #[test]
-fn noise_is_another_at_every_point_and_position_and_the_same_when_asked_again() {
+fn noise_differs_by_point_and_position_and_is_reproducible() {
     let dir = tempfile::tempdir().expect("a folder");
     let recorded = |name: &str| {
         let file = dir.path().join(name);
@@ -174,7 +174,7 @@ fn noise_is_another_at_every_point_and_position_and_the_same_when_asked_again() 
 }
 
 #[test]
-fn zero_at_the_latents_is_what_intervene_does() {
+fn zero_at_the_latents_equals_intervene() {
     let study = micro("sft", 12);
     let settings = study.settings();
     let sweep = study.sweep().expect("a sweep");
@@ -201,7 +201,7 @@ fn zero_at_the_latents_is_what_intervene_does() {
 }
 
 #[test]
-fn a_vector_is_added_where_it_is_said_and_the_recording_sees_it() {
+fn an_added_vector_is_in_the_recording() {
     let dir = tempfile::tempdir().expect("a folder");
     let [by, normal, added] = ["by", "normal", "added"].map(|name| dir.path().join(name));
     let hook = "blocks.1.hook_resid_mid";
@@ -219,7 +219,7 @@ fn a_vector_is_added_where_it_is_said_and_the_recording_sees_it() {
         let expected = |i: usize| if position == 4 { old[i] + values[i] } else { old[i] };
         assert!(new.iter().enumerate().all(|(i, x)| *x == expected(i)), "position {position}");
     }
-    // The same vector for a point of other size, and from a file with many rows.
+    // The vector at a hook point of another size, and a file with many rows.
     let rows = dir.path().join("rows.jsonl");
     std::fs::write(&rows, "{\"ids\": [1, 2]}\n{\"ids\": [1, 3]}\n").expect("writes");
     let many = dir.path().join("many");
@@ -235,7 +235,7 @@ fn a_vector_is_added_where_it_is_said_and_the_recording_sees_it() {
 }
 
 #[test]
-fn a_latent_of_another_run_goes_where_it_is_put() {
+fn a_latent_of_another_run_can_be_swapped_in() {
     let dir = tempfile::tempdir().expect("a folder");
     let (donor, after) = (dir.path().join("donor"), dir.path().join("after"));
     let other = "<bos> a = 3 ; h = a * 2 ; c = h - a ; ? c :";
@@ -243,14 +243,14 @@ fn a_latent_of_another_run_goes_where_it_is_put() {
     let step = format!("{point}@latent[1,2]");
     done(&["generate", MICRO, "--prompt", other, "--record", &step, "--out", text(&donor)]);
     let given = &load(&donor).0[&step].1;
-    // One recorded position is for every place: the second latent of the donor becomes the first of this row.
+    // A recording of one position fits any position: the donor's second latent replaces this row's first.
     let edit = format!("{point}@latent[1,1]=swap:{}", text(&donor));
     generate(&["--hook", &edit, "--record", &format!("{point}@latent[1,1]"), "--out", text(&after)]);
     assert_eq!(&load(&after).0[&format!("{point}@latent[1,1]")].1, given);
 }
 
 #[test]
-fn a_hook_of_known_rows_is_the_hook_of_a_forward() {
+fn a_hook_of_known_rows_equals_that_of_a_forward() {
     let dir = tempfile::tempdir().expect("a folder");
     let out = dir.path().join("out");
     let ids = [3_u32, 5, 8, 6, 9, 4];
@@ -274,7 +274,7 @@ fn a_hook_of_known_rows_is_the_hook_of_a_forward() {
 }
 
 #[test]
-fn the_list_of_hooks_is_that_of_the_model() {
+fn the_list_of_hooks_matches_the_model() {
     let dir = tempfile::tempdir().expect("a folder");
     let file: PathBuf = dir.path().join("all");
     let list = done(&["generate", MICRO, "--list-hooks"]);
@@ -309,7 +309,7 @@ fn the_list_of_hooks_is_that_of_the_model() {
 }
 
 #[test]
-fn hooks_that_cannot_be_are_refused_before_any_work() {
+fn impossible_hooks_are_errors_before_any_work() {
     let dir = tempfile::tempdir().expect("a folder");
     let out = dir.path().join("out");
     let refuse = |model: &str, more: &[&str], parts: &[&str]| {
@@ -339,7 +339,7 @@ fn hooks_that_cannot_be_are_refused_before_any_work() {
     record("blocks.0.hook_resid_post@latent[1,6]", &["5 latent steps at most"]);
     let args = ["generate", MICRO, "--ids", "5", "--record", "hook_embed", "--out", "/no/folder/x"];
     refused(&args, &["/no/folder"]);
-    // Reached by no block that this prompt opens: an error after the fact, and no file.
+    // This prompt opens no such block: an error after the run, and no file.
     let never = ["--prompt", PROMPT, "--hook", "blocks.0.hook_resid_post@latent[9,1]=zero"];
     refused(&[&["generate", MICRO][..], &never].concat(), &["never fired", "latent steps in"]);
     let never = ["--prompt", PROMPT, "--record", "hook_embed@latent[9,1]", "--out", text(&out)];
@@ -348,7 +348,7 @@ fn hooks_that_cannot_be_are_refused_before_any_work() {
 }
 
 #[test]
-fn a_recording_is_a_cache_of_any_calls() {
+fn a_recording_covers_several_calls() {
     let model = Decoder::load(&ModelFiles::open(MICRO).expect("opens"), &Device::flex()).expect("loads");
     let layers = model.config().num_hidden_layers;
     let specs: Vec<HookSpec> =

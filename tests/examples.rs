@@ -1,6 +1,5 @@
-//! The programs of `examples/`: what each finds, called as it is; and the calls that they are made of. Cargo builds them as
-//! examples; here each is a module, so that no test starts cargo. Numbers of the committed checkpoint are not written down: the
-//! checkpoint may be trained anew. And the program `switchyard`, which is all four in one.
+//! The programs of `examples/`, included as modules so that no test starts cargo: their output and the calls that they use. Numbers of
+//! the committed checkpoint are not asserted, because it may be retrained. And the program `switchyard`, which combines all four.
 
 #[allow(dead_code)]
 #[path = "../examples/attribute.rs"]
@@ -45,21 +44,21 @@ fn capture_has_a_line_for_every_position() {
 }
 
 #[test]
-fn patch_decodes_on_from_another_problems_state() {
+fn patch_continues_from_another_problems_state() {
     let found = patch::found().expect("found");
     println!("{found}");
     let lines: Vec<&str> = found.lines().collect();
     let [normal, donor] = [0, 1].map(|i: usize| lines[i].split_once("→ ").expect("an answer").1);
     let patched: Vec<&str> = lines[2..].iter().map(|line| line.split_once(": ").expect("an answer").1).collect();
     assert!(normal != donor && !patched.is_empty());
-    assert!(patched.iter().any(|said| *said != normal), "no latent of the donor changes what is said");
+    assert!(patched.iter().any(|said| *said != normal), "no latent of the donor changes the answer");
 }
 
 #[test]
 fn attribute_names_five_places_and_patches_them() {
     let found = attribute::found().expect("found");
     println!("{found}");
-    assert!(number(&found, "is ") > 0.0 && number(&found, "run, ") < 0.0, "each run says its own");
+    assert!(number(&found, "is ") > 0.0 && number(&found, "run, ") < 0.0, "each run prefers its own answer");
     let lines: Vec<&str> = found.lines().skip(1).collect();
     let effects: Vec<f64> = lines.iter().map(|line| number(line, ": ").abs()).collect();
     assert!(lines.len() == 5 && effects.windows(2).all(|two| two[0] >= two[1]));
@@ -77,12 +76,12 @@ fn steer_begins_with_the_answer_itself() {
     assert!(said.iter().step_by(4).all(|dose_of_0| *dose_of_0 == normal), "{found}");
     assert!(
         said.len() == 4 * loaded.layers() && said.iter().any(|other| *other != said[0]),
-        "no dose changes what is said"
+        "no dose changes the answer"
     );
 }
 
 #[test]
-fn a_cache_is_what_the_model_computes() {
+fn a_cache_equals_the_models_values() {
     let loaded = Loaded::open(MICRO).expect("opens");
     let row = loaded.row_of("<bos> a = 5 ; h = a + 4").expect("a row");
     let names = ["logits", "blocks.*.attn.hook_pattern", "blocks.1.attn.hook_z@pos[3]"];
@@ -104,7 +103,7 @@ fn a_cache_is_what_the_model_computes() {
 }
 
 #[test]
-fn what_cannot_be_kept_or_never_fires_is_an_error() {
+fn unknown_points_and_hooks_that_never_fire_are_errors() {
     let loaded = Loaded::open(MICRO).expect("opens");
     let rows = [loaded.row_of("<bos> a = 5 ;").expect("a row")];
     let refused = |names: &[&str], says: &str| {
@@ -121,9 +120,9 @@ fn what_cannot_be_kept_or_never_fires_is_an_error() {
     assert!(loaded.row_of("").is_err());
 }
 
-/// A state edited by the values that it has is the same run; by others it is not, and the recorded values are those that were set.
+/// Replacing a state by its own values changes nothing; other values change the run, and the recording contains the values set.
 #[test]
-fn an_edit_is_what_the_model_goes_on_with() {
+fn the_model_continues_from_an_edit() {
     let loaded = Loaded::open(MICRO).expect("opens");
     let prompt = "<bos> a = 5 ; h = a + 4 ; ? h :";
     let normal = loaded.generate(prompt, &mut Hooks::none()).expect("a trace");
@@ -142,7 +141,7 @@ fn an_edit_is_what_the_model_goes_on_with() {
         hooks
     };
     assert_eq!(loaded.generate(prompt, &mut edited(1.0)).expect("a trace").visible(), normal.visible());
-    // A line of the grammar is that edit.
+    // A `--hook` line is the same edit.
     let (halved, did) = loaded.generate_changed(prompt, &["latent.hook_injected=scale:0.5"]).expect("a trace");
     assert_eq!(halved.visible(), loaded.generate(prompt, &mut edited(0.5)).expect("a trace").visible());
     assert!(did[0].fired == halved.latent_calls() && did[0].mean_change > 0.0, "{did:?}");
@@ -152,10 +151,10 @@ fn an_edit_is_what_the_model_goes_on_with() {
     assert!(kept[name].data.iter().all(|x| *x == 0.0) && own.data.iter().any(|x| *x != 0.0));
 }
 
-/// `switchyard` says and does what each program says and does, under its name and with its name as the first argument.
+/// `switchyard` behaves like each program, both under the program's name and with that name as the first argument.
 #[cfg(unix)]
 #[test]
-fn one_file_is_all_four_programs() {
+fn one_binary_contains_all_four_programs() {
     let all = Path::new(env!("CARGO_BIN_EXE_switchyard"));
     let folder = all.parent().expect("a folder");
     let here = tempfile::tempdir().expect("a folder");
@@ -175,7 +174,7 @@ fn one_file_is_all_four_programs() {
         assert!(code == Some(0) && help.contains(&usage), "{help}");
         let (alone, through) =
             (said(&folder.join(name), &["--help"]).1, help.replace(&format!("switchyard {name}"), name));
-        assert_eq!(through, alone, "{name} says the same through the door");
+        assert_eq!(through, alone, "{name}: `switchyard` prints the same");
         let wrong = said(all, &[name, "--no-such-option"]);
         assert!(wrong.0 == Some(2) && wrong.2.contains("--no-such-option"), "{wrong:?}");
     }

@@ -23,13 +23,13 @@ fn config(modes: &[&str], steps: &[Steps]) -> Config {
     Config { modes, steps: steps.to_vec(), draws: 1, ..Config::default() }
 }
 
-/// Runs a binary on 60 problems of the micro fixture, into a folder.
+/// Runs a binary on 60 problems of the micro fixture and writes to a folder.
 fn command(name: &str, out: &Path, args: &[&str]) {
     done(program(name).args(["--phase", "sft", "--problems", "60", "--out"]).arg(out).args(args));
 }
 
 #[test]
-fn the_checkpoint_that_grpo_started_from_is_measured_where_rl_is_asked_about() {
+fn rl_experiments_measure_the_start_of_grpo() {
     let temp = tempfile::tempdir().expect("a folder");
     let (run, out) = (temp.path().join("micro"), temp.path().join("rows"));
     copy(&micro(), &run);
@@ -52,11 +52,11 @@ fn the_checkpoint_that_grpo_started_from_is_measured_where_rl_is_asked_about() {
 }
 
 #[test]
-fn every_experiment_runs_in_bf16_and_says_so() {
+fn every_experiment_runs_in_bf16_and_records_it() {
     let temp = tempfile::tempdir().expect("a folder");
     let accuracy = |dtype: &str| {
         let out = temp.path().join(dtype);
-        // Too few problems for the probes by problem; the others need no more.
+        // Too few problems for probes split by problem; enough for the others.
         let only =
             "teacher_forced,switch_window,exit_probability,accuracy,outcomes,traces,positions,entropy,logit_lens";
         command("probe", &out, &["--dtype", dtype, "--threads", "2", "--only", only]);
@@ -73,7 +73,7 @@ fn every_experiment_runs_in_bf16_and_says_so() {
             let row = rows.iter().find(|row| row["mode"] == mode).expect("a row of the mode");
             row["accuracy.value"].as_f64().expect("an accuracy")
         };
-        assert_eq!(of("self_patch"), of("normal"), "{dtype}: a self-patch changes nothing");
+        assert_eq!(of("self_patch"), of("normal"), "{dtype}: a self-patch has no effect");
         of("normal")
     };
     let (f32, bf16) = (accuracy("f32"), accuracy("bf16"));
@@ -82,7 +82,7 @@ fn every_experiment_runs_in_bf16_and_says_so() {
 }
 
 #[test]
-fn the_committed_rows_come_out_again() {
+fn the_committed_rows_are_reproduced() {
     let file = Path::new(".").join("reports/micro/latent_intervention-sft.parquet");
     let held: Vec<InterventionRow> = read(&file).expect("the committed rows");
     let draws = held.iter().map(|h| h.draws).max().expect("rows");
@@ -91,7 +91,7 @@ fn the_committed_rows_come_out_again() {
     assert_eq!(rows.len(), MODES.len());
     for row in &rows {
         let held = held.iter().find(|h| h.mode == row.mode && h.steps == Steps::All).expect("a committed row");
-        // Another processor may round another way and flip a problem or two.
+        // Another processor may round differently and flip a problem or two.
         let off = (row.accuracy.value - held.accuracy.value).abs();
         assert!(off <= 0.01, "{}: accuracy {} against {}", row.mode, row.accuracy, held.accuracy);
         let fired = row.firings.abs_diff(held.firings) as f64;
@@ -112,7 +112,7 @@ fn random_draws_follow_the_seed() {
 }
 
 #[test]
-fn swi_stands_where_the_annotator_put_it() {
+fn swi_is_at_the_annotated_positions() {
     let study = Study::open(&micro(), "sft", Some(200), 0).expect("the micro fixture");
     let rows = teacher_forced::rows(&study, &teacher_forced::Config {}).expect("rows");
     let p = |event| rows.iter().find(|r| r.event == event).expect("a class").p_swi;
@@ -126,7 +126,7 @@ fn there_is_no_step_0() {
 }
 
 #[test]
-fn what_does_not_exist_is_refused_before_any_work() {
+fn unknown_names_are_errors_before_any_work() {
     let micro = micro();
     let micro = micro.to_str().expect("a path");
     for (args, needle) in [

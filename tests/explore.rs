@@ -1,4 +1,4 @@
-//! `probe explore`: its answers, and whom it answers, over its socket as a browser uses it.
+//! `probe explore` over its socket, as a browser uses it: its answers and its access checks.
 
 use std::io::{Read, Write};
 
@@ -41,7 +41,7 @@ impl Explorer {
     }
 }
 
-/// What `probe generate` makes of the same.
+/// Output of `probe generate` for the same prompt.
 fn generated(hook: Option<&str>) -> Value {
     let mut command = program("probe");
     command
@@ -54,7 +54,7 @@ fn generated(hook: Option<&str>) -> Value {
 }
 
 #[test]
-fn it_answers_as_generate_does_and_only_those_who_know_the_token() {
+fn it_answers_like_generate_and_requires_the_token() {
     let explorer = start();
     let page = format!("GET /?token={}", explorer.token);
     let (status, html) = explorer.request(&page, &explorer.host(), "");
@@ -69,7 +69,7 @@ fn it_answers_as_generate_does_and_only_those_who_know_the_token() {
     }
     assert_eq!(explorer.request(&page.replace('?', "x?"), &explorer.host(), "").0, 404);
 
-    // A connection that stalls stops nobody, and what a request says of its length is not believed.
+    // A stalled connection blocks no other, and `Content-Length` is not trusted.
     let host = explorer.host();
     let mut stalled = explorer.connect();
     write!(stalled, "POST /ask?token={} HTTP/1.1\r\n{host}Content-Length: 1000\r\n\r\n{{", explorer.token)
@@ -93,7 +93,7 @@ fn it_answers_as_generate_does_and_only_those_who_know_the_token() {
     let seen = explorer.ask(&json!({ "do": "see", "prompt": PROMPT, "settings": settings }));
     let seen = &seen["ok"];
     assert_eq!(seen["text"], generated(None)["text"], "{seen}");
-    // The last layer's reading before a drawn token is that token: what was drawn greedily.
+    // The last layer's lens before a token predicts that token: decoding was greedy.
     let prompt = seen["trace"]["prompt"].as_array().expect("ids").len();
     let last = seen["says"].as_array().and_then(|layers| layers.last()).expect("layers");
     assert_eq!(last[prompt - 1][0][0], seen["words"][prompt], "{seen}");
@@ -109,7 +109,7 @@ fn it_answers_as_generate_does_and_only_those_who_know_the_token() {
 }
 
 #[test]
-fn thoughts_of_another_prompt_are_put_in_and_what_cannot_be_is_said() {
+fn latents_of_another_prompt_are_swapped_in_or_an_error() {
     let explorer = start();
     let settings = json!({ "max_new_tokens": 40, "k_min": 5, "k_cap": 5 });
     let own = explorer.ask(&json!({ "do": "see", "prompt": PROMPT, "settings": settings }));

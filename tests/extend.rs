@@ -1,11 +1,11 @@
-//! A stranger's task, method, experiment, intervention and reward term (`tests/extend/`): each is one file and one line in a list. They are
-//! added to a copy of the library, compiled and run there, and shown by a copy of the report that does not name them.
+//! Third-party task, method, experiment, intervention and reward term (`tests/extend/`): each is one file and one line in a list. They
+//! are added to a copy of the library, compiled and run there, and shown by a copy of the report that does not name them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// File of ours, room, list, and the line that is added to it.
+/// Test file, target folder, list, and the line added to the list.
 const ADDED: [(&str, &str, &str, &str); 5] = [
     ("parity_bits", "tasks", "families! {", "parity_bits::ParityBits,"),
     ("dots", "method", "methods! {\n", "dots(dots?),"),
@@ -14,7 +14,7 @@ const ADDED: [(&str, &str, &str, &str); 5] = [
     ("block_length", "experiments", "experiments! {\n    one:", "block_length,"),
 ];
 
-/// Makes `to` the same as `from`, but for the stranger's files: what has been moved or deleted since the last time goes.
+/// Makes `to` equal to `from`, except for the third-party files: removes files that were moved or deleted.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a folder");
     for entry in fs::read_dir(to).expect("a copy").map(|entry| entry.expect("an entry")) {
@@ -33,7 +33,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Leaves a file that is the same alone, so that cargo compiles only what changed since the last time.
+/// Skips an unchanged file, so that cargo compiles only changes.
 fn write(to: &Path, bytes: &[u8]) {
     if fs::read(to).ok().as_deref() != Some(bytes) {
         fs::write(to, bytes).expect("a file");
@@ -41,19 +41,19 @@ fn write(to: &Path, bytes: &[u8]) {
 }
 
 #[test]
-fn a_stranger_adds_a_file_and_a_line_each() {
+fn an_extension_is_a_file_and_a_line() {
     let ours = Path::new(switchyard::store::CHECKOUT);
-    // Always the same folder: cargo would keep the build of every new one.
+    // Always the same folder, or cargo would store a build for every new one.
     let copied: PathBuf = Path::new(env!("CARGO_TARGET_TMPDIR")).join("extended");
     ["src", "programs"].iter().for_each(|folder| copy(&ours.join(folder), &copied.join(folder)));
-    // What the programs embed.
+    // Files that the programs embed.
     for folder in ["experiments", "fixtures", "reports"].map(|folder| (ours.join(folder), copied.join(folder))) {
         if !folder.1.exists() {
             std::os::unix::fs::symlink(folder.0, folder.1).expect("a link");
         }
     }
     write(&copied.join("Cargo.lock"), &fs::read(ours.join("Cargo.lock")).expect("a file"));
-    // The copy has no benches and tests of ours, and takes the packages of `crates/` from where they are.
+    // The copy has no benches or tests, and uses the packages of `crates/` in place.
     let alone = |manifest: &str, crates: &str| {
         let text = fs::read_to_string(ours.join(manifest)).expect("a manifest");
         let kept = |section: &&str| ["[bench]]", "[test]]"].iter().all(|begin| !section.starts_with(begin));
@@ -80,7 +80,7 @@ fn a_stranger_adds_a_file_and_a_line_each() {
     let text = fs::read_to_string(&lib).expect("lib.rs");
     write(&lib, format!("{text}\n#[cfg(test)]\nmod together;\n").as_bytes());
 
-    // Without optimisation of the library: it is compiled once and run for seconds.
+    // No optimisation: the library is compiled once and runs for seconds.
     let mut cargo = Command::new(env!("CARGO"));
     // Cargo's variables of this test describe our package, not the copy: build scripts that read them (ring's) would run again, here and in
     // the next build of ours, and everything that depends on them would be compiled again.

@@ -1,11 +1,11 @@
-//! What a run meets that is not its own doing: models of NaNs, readers that go away, signals, a second process.
+//! External faults of a run: NaN weights, closed pipes, signals, a second process.
 
 use crate::common::programs::{copy, program, refused, text_of};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// `smoke`, long enough to be met in the middle of its first phase.
+/// `smoke`, long enough to be interrupted in its first phase.
 fn long_train(out: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
     command.args(["--preset", "smoke", "--threads", "1", "--only", "base", "--set", "base.steps=100000", "--out"]);
@@ -13,30 +13,30 @@ fn long_train(out: &Path) -> Command {
     command
 }
 
-/// Waits until `done`, while the process lives.
+/// Waits until `done` is true, while the process lives.
 fn until(child: &mut Child, done: impl Fn() -> bool) {
     let started = Instant::now();
     while !done() {
         assert!(child.try_wait().expect("its state").is_none(), "it ended by itself");
-        assert!(started.elapsed() < Duration::from_secs(120), "nothing happened in two minutes");
+        assert!(started.elapsed() < Duration::from_secs(120), "timed out after two minutes");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// The signal of a scheduler.
+/// Sends a scheduler's signal.
 fn stop(child: &Child) {
     let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill");
     assert!(sent.success());
 }
 
 #[test]
-fn a_model_of_nans_is_an_error_and_no_accuracy() {
+fn a_model_of_nans_is_an_error() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let run = temp.path().join("micro");
     copy(Path::new("fixtures/micro"), &run);
     let file = run.join("sft/checkpoint/model.safetensors");
     let mut bytes = std::fs::read(&file).expect("weights");
-    // The last value of the last tensor, of four bytes or of two.
+    // The last value of the last tensor: four or two bytes.
     let end = bytes.len();
     bytes[end - 4..].copy_from_slice(&[0xC0, 0x7F, 0xC0, 0x7F]);
     std::fs::write(&file, bytes).expect("weights");
@@ -50,7 +50,7 @@ fn a_model_of_nans_is_an_error_and_no_accuracy() {
 }
 
 #[test]
-fn training_goes_on_when_nobody_reads_what_it_says() {
+fn training_continues_when_its_output_pipe_closes() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let out = temp.path().join("run");
     let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
@@ -65,7 +65,7 @@ fn training_goes_on_when_nobody_reads_what_it_says() {
 
 #[cfg(unix)]
 #[test]
-fn a_schedulers_signal_leaves_a_checkpoint_and_a_second_process_is_told_who_trains() {
+fn a_signal_leaves_a_checkpoint_and_the_lock_names_its_process() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let out = temp.path().join("run");
     let mut child = long_train(&out).spawn().expect("starts");
@@ -84,7 +84,7 @@ fn a_schedulers_signal_leaves_a_checkpoint_and_a_second_process_is_told_who_trai
 
 #[cfg(unix)]
 #[test]
-fn a_damaged_state_or_row_file_is_told_and_not_read() {
+fn a_damaged_state_or_row_file_is_an_error() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let run = temp.path().join("run");
     let mut child = long_train(&run).spawn().expect("starts");
@@ -96,7 +96,7 @@ fn a_damaged_state_or_row_file_is_told_and_not_read() {
     for file in ["optimizer.bpk", "model.bpk"] {
         let path = state.join(file);
         let whole = std::fs::read(&path).expect("a record");
-        // A length in Burn's header: what follows it may ask for any amount of memory.
+        // A length in Burn's header can request any amount of memory.
         let mut damaged = whole.clone();
         damaged[8..16].fill(0x7F);
         std::fs::write(&path, damaged).expect("writes");
@@ -127,13 +127,13 @@ fn grading_names_the_line_and_replaces_files_only() {
     let row = "{\"gold\":\"1\",\"pred\":\"1\"}\n".as_bytes();
     std::fs::write(&pairs, [row.repeat(5000).as_slice(), b"\xFF\xFE\n"].concat()).expect("writes");
     let out = temp.path().join("graded.jsonl");
-    let said = text_of(&grade(&out));
-    assert!(said.contains("pairs.jsonl:5001"), "{said}");
+    let text = text_of(&grade(&out));
+    assert!(text.contains("pairs.jsonl:5001"), "{text}");
     assert!(!out.exists());
 
     std::fs::write(&pairs, row).expect("writes");
-    let said = text_of(&grade(Path::new("/dev/null")));
-    assert!(said.contains("not a file"), "{said}");
+    let text = text_of(&grade(Path::new("/dev/null")));
+    assert!(text.contains("not a file"), "{text}");
     assert!(grade(&out).status.success());
     #[cfg(unix)]
     {
@@ -145,10 +145,10 @@ fn grading_names_the_line_and_replaces_files_only() {
     }
 }
 
-/// What no program is meant to be given: an error with exit code 2, or whatever it does with it, and no panic.
+/// Invalid UTF-8 arguments: exit code 2 or normal work, and no panic.
 #[cfg(unix)]
 #[test]
-fn arguments_that_are_no_text_are_errors() {
+fn invalid_utf8_arguments_are_errors() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
     let temp = tempfile::tempdir().expect("a temporary folder");
@@ -163,27 +163,27 @@ fn arguments_that_are_no_text_are_errors() {
     for (program, lines) in programs {
         for line in lines {
             let output = Command::new(program).args(*line).arg(odd).current_dir(temp.path()).output().expect("runs");
-            let said = text_of(&output);
-            assert!(output.status.code() == Some(2) && !said.contains("panicked"), "{program} {line:?}: {said}");
+            let text = text_of(&output);
+            assert!(output.status.code() == Some(2) && !text.contains("panicked"), "{program} {line:?}: {text}");
         }
     }
-    // A folder may be called so: then its command is recorded as far as it can be written.
+    // A folder may have such a name: the recorded command is then lossy.
     let mut train = Command::new(env!("CARGO_BIN_EXE_train"));
     train
         .args(["--preset", "smoke", "--threads", "1", "--only", "base", "--set", "base.steps=2", "--out"])
         .arg(&folder);
     let output = train.output().expect("runs");
-    let said = text_of(&output);
-    assert!(matches!(output.status.code(), Some(0 | 2)) && !said.contains("panicked"), "{said}");
+    let text = text_of(&output);
+    assert!(matches!(output.status.code(), Some(0 | 2)) && !text.contains("panicked"), "{text}");
 }
 
 #[cfg(unix)]
 #[test]
-fn threads_that_the_system_does_not_start_are_an_error() {
-    // Each thread has a stack of 8 MiB: so many do not fit into the memory that is allowed.
+fn threads_that_cannot_start_are_an_error() {
+    // Each thread has a stack of 8 MiB: this many exceed the memory limit.
     let line = "ulimit -v 3000000; exec \"$0\" generate --threads 1000 --prompt '<bos> a = 5 ; ? a :'";
     let output = Command::new("sh").args(["-c", line, env!("CARGO_BIN_EXE_probe")]).output().expect("runs");
-    let said = text_of(&output);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("cannot start 1000 threads") && said.contains("ulimit -u"), "{said}");
+    let text = text_of(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("cannot start 1000 threads") && text.contains("ulimit -u"), "{text}");
 }

@@ -1,13 +1,13 @@
-//! Every kind of chart is drawn to SVG and PNG with its text, its marks and its intervals, or refuses by name.
+//! Every kind of chart is drawn to SVG and PNG with its text, marks and intervals, or fails with an error that names it.
 //!
-//! `SWITCHYARD_FIGURES=/some/folder cargo test --test suite figures::` keeps the files to look at.
+//! `SWITCHYARD_FIGURES=/some/folder cargo test --test suite figures::` keeps the files.
 
 use std::path::PathBuf;
 
 use switchyard::stats::{Estimate, wilson};
 use switchyard_programs::report::figures::*;
 
-/// Draws and returns the SVG's text and the PNG's size.
+/// Draws a chart. Returns the SVG's text and the PNG's size.
 fn draw(name: &str, panels: &[Figure]) -> (String, (u32, u32)) {
     let temporary = tempfile::tempdir().unwrap();
     let kept = std::env::var_os("SWITCHYARD_FIGURES").map(PathBuf::from);
@@ -149,7 +149,7 @@ fn a_log_chart_with_bands() {
 }
 
 #[test]
-fn intervals_are_drawn_where_there_are_any() {
+fn intervals_are_drawn_if_present() {
     let bare = |low: f64| {
         let points = vec![Point { x: 0.0, y: 1.0, low, high: 1.0 }, Point::bare(1.0, 2.0)];
         let chart = LineChart {
@@ -162,7 +162,7 @@ fn intervals_are_drawn_where_there_are_any() {
     assert_eq!(bare(0.5), bare(1.0) + 3, "a bar and two caps");
 }
 
-/// Six series at one place: the first and the last have the same marker.
+/// Six series at one x: the first and the last have the same marker.
 fn beside(x: Axis) -> (Vec<String>, String) {
     let line = |name: &str| Line::bars(name, vec![Point { x: 1.0, y: 10.0, low: 5.0, high: 15.0 }]);
     let lines = ["a", "b", "c", "d", "e", "f"].map(line).to_vec();
@@ -173,17 +173,17 @@ fn beside(x: Axis) -> (Vec<String>, String) {
 }
 
 #[test]
-fn series_stand_side_by_side_only_where_nothing_lies_between() {
+fn series_are_offset_only_if_nothing_is_between() {
     let (places, svg) = beside(Axis::new("latent step").whole());
-    assert_ne!(places[0], places[1], "their bars hide one another");
+    assert_ne!(places[0], places[1], "their bars overlap");
     assert!(svg.contains("\n1\n") && !svg.contains("\n0.8\n"), "a tick between whole numbers");
     let (places, svg) = beside(Axis::new("dose"));
-    assert_eq!(places[0], places[1], "the place of a dose says another dose");
+    assert_eq!(places[0], places[1], "an x of one dose has another's label");
     assert!(svg.contains("\n0.8\n"));
 }
 
 #[test]
-fn panels_beside_one_another_and_a_title_to_be_heard() {
+fn panels_in_a_row_and_an_accessible_title() {
     let (svg, _) = draw("title", &[probe()]);
     assert!(
         svg.starts_with("<svg role=\"img\"")
@@ -215,7 +215,7 @@ fn panels_are_stacked() {
 }
 
 #[test]
-fn long_names_are_wrapped_or_set_upright() {
+fn long_names_are_wrapped_or_rotated() {
     let subjects = [
         "Algebra",
         "Prealgebra",
@@ -248,13 +248,13 @@ fn the_same_chart_gives_the_same_bytes() {
 }
 
 #[test]
-fn what_cannot_be_drawn_is_named() {
+fn undrawable_charts_are_errors_by_name() {
     #[track_caller]
     fn says(figure: Figure, what: &str) {
         let folder = tempfile::tempdir().unwrap();
         let message = format!("{:#}", save(&folder.path().join("f"), &[figure]).expect_err("an error"));
         assert!(message.contains(what), "'{message}' does not say '{what}'");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "a failed chart leaves no file");
     }
     says(Figure::Lines(LineChart { title: "t".into(), ..LineChart::default() }), "chart 't' has no points");
     let nan = LineChart { lines: vec![Line::band("a", vec![Point::bare(0.0, f64::NAN)])], ..LineChart::default() };
@@ -297,7 +297,7 @@ fn lines(names: &[&str], y: f64) -> Figure {
     Figure::Lines(LineChart { title: "t".into(), lines, ..LineChart::default() })
 }
 
-/// Colours of the legend's texts: of each name that of the line before it.
+/// Colours of the legend: for each name, the colour of the line before it.
 fn colour_of(svg: &str, name: &str) -> String {
     let before = &svg[..svg.find(&format!("\n{name}\n")).expect("a name in a legend")];
     let line = before.rfind("<polyline").expect("a line in a legend");
@@ -307,7 +307,7 @@ fn colour_of(svg: &str, name: &str) -> String {
 #[test]
 fn a_name_has_one_colour_in_all_panels_and_fourteen_names_fourteen() {
     let (svg, _) = draw("panels", &[lines(&["sft", "grpo"], 0.1), lines(&["grpo (n=7)", "pause"], 0.2)]);
-    assert_eq!(colour_of(&svg, "grpo"), colour_of(&svg, "grpo (n=7)"), "another n is no other series");
+    assert_eq!(colour_of(&svg, "grpo"), colour_of(&svg, "grpo (n=7)"), "another n is not another series");
     assert_ne!(colour_of(&svg, "sft"), colour_of(&svg, "grpo (n=7)"), "the first of each panel");
     let names: Vec<String> = (0..14).map(|i| format!("s{i}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -317,7 +317,7 @@ fn a_name_has_one_colour_in_all_panels_and_fourteen_names_fourteen() {
 }
 
 #[test]
-fn a_legend_shows_no_line_where_none_is_drawn() {
+fn a_legend_shows_only_drawn_lines() {
     let chart = |joined: bool| {
         let points = vec![Point::bare(0.0, 0.0), Point::bare(1.0, 1.0)];
         let line = Line { joined, ..Line::bars("a", points) };
@@ -326,7 +326,7 @@ fn a_legend_shows_no_line_where_none_is_drawn() {
     let coloured = |svg: &str| svg.matches("stroke=\"#0072B2\"").count();
     assert_eq!(coloured(&chart(true)), 2, "the line and its key");
     assert_eq!(coloured(&chart(false)), 0);
-    // A lone point has no line, and is seen.
+    // A single point has a marker and no line.
     for line in [Line::bars, Line::band] {
         let lines = vec![line("a", vec![Point::bare(1.0, 1.0)])];
         let (svg, _) = draw("lone", &[Figure::Lines(LineChart { lines, ..LineChart::default() })]);
@@ -335,7 +335,7 @@ fn a_legend_shows_no_line_where_none_is_drawn() {
 }
 
 #[test]
-fn an_axis_that_leaves_zero_out_says_so() {
+fn an_axis_without_zero_is_marked() {
     let corner = |figure: Figure| {
         let (svg, _) = draw("cut", &[figure]);
         let axis = svg.rfind("<polyline").expect("the axes");
@@ -362,7 +362,7 @@ fn an_axis_that_leaves_zero_out_says_so() {
 }
 
 #[test]
-fn marks_stand_beside_the_axis_not_on_it() {
+fn marks_are_next_to_the_axis() {
     let line = |name: &str| Line::bars(name, [1.0, 2.0].map(|x| Point { x, y: 0.5, low: 0.4, high: 0.6 }).to_vec());
     let lines = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"].map(line).to_vec();
     let x = Axis::new("latent step").whole();
@@ -376,7 +376,7 @@ fn marks_stand_beside_the_axis_not_on_it() {
 }
 
 #[test]
-fn ranges_that_numbers_cannot_divide_have_an_axis() {
+fn tiny_and_huge_ranges_have_an_axis() {
     for (low, high) in [
         (1e-320, 3e-320),
         (0.0, 1e-320),
@@ -392,7 +392,7 @@ fn ranges_that_numbers_cannot_divide_have_an_axis() {
             let chart =
                 LineChart { title: "t".into(), y, lines: vec![Line::band("a", points)], ..LineChart::default() };
             let folder = tempfile::tempdir().unwrap();
-            // Drawn, or refused by name: it ends either way.
+            // Either a chart or an error: it terminates.
             match save(&folder.path().join("f"), &[Figure::Lines(chart)]) {
                 Ok(files) => assert!(!std::fs::read_to_string(files.svg).unwrap().contains("NaN"), "{low} to {high}"),
                 Err(why) => assert!(format!("{why:#}").contains("no finite values"), "{low} to {high}: {why:#}"),
@@ -402,7 +402,7 @@ fn ranges_that_numbers_cannot_divide_have_an_axis() {
 }
 
 #[test]
-fn what_rounds_to_zero_has_no_sign_and_no_word_is_clipped() {
+fn rounded_zeros_have_no_sign_and_no_text_is_clipped() {
     let cells = vec![vec![Some(-0.001), Some(1.0)]];
     let (columns, rows) = (vec!["1".into(), "2".into()], vec!["0".into()]);
     let map = HeatMap { title: "t".into(), columns, rows, cells, print: true, ..HeatMap::default() };
@@ -430,7 +430,7 @@ fn the_largest_weights_are_as_wide_as_any() {
 }
 
 #[test]
-fn nothing_but_zeros_is_a_bar_chart_too() {
+fn all_zeros_are_a_bar_chart() {
     let zero = Some(Estimate { value: 0.0, low: 0.0, high: 0.0, n: 30 });
     let series = vec![BarSeries { name: "a".into(), values: vec![zero, zero], paper: vec![] }];
     let categories = vec!["x".into(), "y".into()];

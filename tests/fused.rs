@@ -1,11 +1,11 @@
-//! The fused passes against the compositions that they replace: values and gradients, odd shapes, masks, empty rows.
+//! Fused kernels against the compositions that they replace: values and gradients, odd shapes, masks, empty rows.
 
 use crate::common::{relative, values};
 use burn::tensor::{Device, Tensor, TensorData};
 use proptest::prelude::*;
 use switchyard::ops::{self, MASKED, RotaryAngles, Targets, composed};
 
-/// Numbers without a pattern, of about the given size.
+/// Pseudo-random numbers of about the given size.
 fn noise<const R: usize>(shape: [usize; R], seed: u64, size: f32) -> TensorData {
     use rand::{Rng, SeedableRng};
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
@@ -29,7 +29,7 @@ fn run<const R: usize, const O: usize>(
     (values(&out.without_autodiff()), gradients.collect())
 }
 
-/// `floor`: the scale of a gradient whose terms may cancel to nothing.
+/// `floor`: scale for gradients whose terms may cancel to 0.
 fn same(
     what: &str,
     floor: f32,
@@ -46,7 +46,7 @@ fn same(
     Ok(())
 }
 
-/// Scores that no query sees, some of the queries seeing nothing at all.
+/// A mask; some queries see no key.
 fn mask([b, l, t]: [usize; 3], seed: u64) -> Tensor<4> {
     use rand::{Rng, SeedableRng};
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
@@ -90,7 +90,7 @@ proptest! {
         let rotation = RotaryAngles::new(&positions, &freqs, burn::tensor::DType::F32, &Device::flex());
         let with = |f: fn(Tensor<4>, &RotaryAngles) -> Tensor<4>| run(&inputs, |x: Vec<Tensor<4>>| f(x[0].clone(), &rotation));
         same("rotate", 1e-30, with(ops::rotate), with(composed::rotate))?;
-        // What attention hands over may be a view.
+        // Attention may pass a view.
         let view = |f: fn(Tensor<4>, &RotaryAngles) -> Tensor<4>| run(&[noise([b, h, l, 2 * half], seed, 3.0)], |x: Vec<Tensor<4>>| {
             f(x[0].clone().swap_dims(1, 2), &rotation)
         });
@@ -102,7 +102,7 @@ proptest! {
         let inputs = [noise([b, h, l, t], seed, 12.0)];
         let mask = seen.then(|| mask([b, l, t], seed));
         type Pattern = fn(Tensor<4>, Option<Tensor<4>>) -> Tensor<4>;
-        // The scores are read twice, as they would be by a hook: the pass must not write into them.
+        // The scores are read twice, as by a hook: the kernel must not overwrite them.
         let with = |f: Pattern| run(&inputs, |x: Vec<Tensor<4>>| f(x[0].clone(), mask.clone()) + x[0].clone().mul_scalar(0.1));
         same("pattern", 1e-30, with(ops::grouped_pattern), with(composed::grouped_pattern))?;
     }
@@ -114,7 +114,7 @@ proptest! {
         let (weight, grad) = (tensor(seed, 1.0), tensor(seed + 1, 3.0));
         let moments = || [tensor(seed + 2, 1.0), tensor(seed + 3, 1.0).abs()];
         let step = ops::AdamW { learning_rate: 0.01, beta_1: 0.9, beta_2: 0.98, epsilon: 1e-8, weight_decay: 0.1, time };
-        // A weight that somebody else holds must not change under them.
+        // A weight with another owner must not change in place.
         let held = shared.then(|| weight.clone());
         let before = values(&weight);
         let (theirs, their_moments) = composed::adamw(weight.clone(), grad.clone(), moments(), step);
@@ -135,7 +135,7 @@ proptest! {
         let q = tensor([b, l, groups * share, dh], seed);
         let v = tensor([b, groups, t + 3, dh], seed + 2).narrow(2, 0, t);
         let mask = seen.then(|| mask([b, l, t], seed));
-        // Keys as they come from a projection, and as a cache with room keeps them.
+        // Keys from a projection, and from a cache with spare capacity.
         let plain = tensor([b, t, groups, dh], seed + 1).swap_dims(1, 2);
         let kept = Tensor::cat(vec![plain.clone().swap_dims(2, 3), Tensor::ones([b, groups, dh, 5], &device)], 3);
         for k in [plain, kept.narrow(3, 0, t).swap_dims(2, 3)] {
@@ -169,7 +169,7 @@ proptest! {
     fn attend_in_parts(b in 1_usize..4, groups in 1_usize..4, share in 1_usize..4, l in 1_usize..90, more in 0_usize..20, dh in 1_usize..40, seed in 0_u64..1000, held in prop_oneof![Just(1_usize), Just(3_000), Just(100_000), Just(1 << 26)], frozen in any::<bool>()) {
         let t = l + more;
         let inputs = [noise([b, l, groups * share, dh], seed, 2.0), noise([b, t, groups, dh], seed + 1, 2.0), noise([b, groups, t, dh], seed + 2, 2.0)];
-        // Its own slot and those before it, with holes between them.
+        // The query's slot and earlier ones, with gaps.
         let seen: Vec<bool> = (0..b * l * t).map(|i| {
             let (slot, own) = (i % t, i / t % l + more);
             slot == own || slot < own && !(slot * 7 + i / (t * l) + seed as usize).is_multiple_of(5)
@@ -177,7 +177,7 @@ proptest! {
         let mask = ops::additive_mask(&seen, [b, l, t], burn::tensor::DType::F32, &Device::flex());
         type Attend<'a> = &'a dyn Fn(Tensor<4>, Tensor<4>, Tensor<4>) -> Tensor<4>;
         let with = |f: Attend| run(&inputs, |x: Vec<Tensor<4>>| {
-            // What a frozen prefix left in the cache has no gradient.
+            // Cached keys of a frozen prefix have no gradient.
             let v = if frozen { x[2].clone().detach() + x[2].clone().mul_scalar(0.0) } else { x[2].clone() };
             f(x[0].clone(), x[1].clone().swap_dims(1, 2), v)
         });
@@ -196,7 +196,7 @@ proptest! {
         let ours = values(&ops::linear_transposed(x.clone(), table.clone()));
         let off = relative(&ours, &values(&composed::linear_transposed(x.clone(), table)));
         prop_assert!(off <= 2e-6, "linear_transposed off by {off:e}");
-        // A row gets the bits that it gets alone, while there are few.
+        // In small batches a row has the same bits as alone.
         if b * l <= 32 {
             let all = values(&ops::linear(x.clone(), w.clone()));
             let last = values(&ops::linear(x.narrow(0, b - 1, 1).narrow(1, l - 1, 1), w));
@@ -233,7 +233,7 @@ proptest! {
     }
 }
 
-/// Central differences of the weighted sum, in a direction of their own.
+/// Central differences of the weighted sum, in a random direction.
 fn finite_difference<const R: usize>(x: &TensorData, f: impl Fn(Tensor<R>) -> f64) -> (f64, Vec<f32>) {
     let shape: [usize; R] = std::array::from_fn(|i| x.shape()[i]);
     let along = noise(shape, 5, 1.0);
@@ -289,7 +289,7 @@ fn gradients_are_the_slopes() {
 }
 
 #[test]
-fn a_mask_made_on_the_device_is_the_hosts() {
+fn a_mask_made_on_the_device_equals_the_hosts() {
     use burn::tensor::DType;
     let device = Device::flex();
     let [b, l, t] = [2, 3, 7];

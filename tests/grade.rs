@@ -1,7 +1,7 @@
-//! The grader: agreement with math-verify 0.9.0, its own invariants, and that no input harms it.
+//! The grader: agreement with math-verify 0.9.0, invariants, and robustness to any input.
 //!
-//! `fixtures/grader/pairs.jsonl` holds pairs of our own with math-verify's verdicts. The larger file is read from
-//! `$SWITCHYARD_DATA/grader/dev.jsonl` (or `../shared/data`) where that folder exists.
+//! `fixtures/grader/pairs.jsonl` contains our pairs with math-verify's verdicts. The larger file is
+//! `$SWITCHYARD_DATA/grader/dev.jsonl` (or `../shared/data`), if that folder exists.
 
 use crate::common::{real_data, thread_time};
 use proptest::prelude::*;
@@ -57,10 +57,10 @@ fn agrees_with_math_verify_on_the_development_pairs() {
     }
 }
 
-/// Where math-verify is plainly wrong or blind, we say what is true.
+/// Where math-verify is wrong, we give the true verdict.
 #[test]
 fn differs_on_purpose() {
-    // It takes `i` for a real symbol in "5i" and for a complex one in "5 i", so that the two differ.
+    // It reads `i` as a real symbol in "5i" and as the imaginary unit in "5 i", so that the two differ.
     assert!(grade("$6-5i$", "$6 - 5 i$").equal);
     assert!(grade("$(1+i)^2$", "$2i$").equal);
     // It compares a lone symbol with an expression by spelling.
@@ -193,7 +193,7 @@ fn grades_a_file_of_pairs() -> anyhow::Result<()> {
     let message = format!("{:#}", grade_file(&empty, &output, Grading::default()).expect_err("no pairs"));
     assert!(message.contains("empty.jsonl: has no pairs"), "{message}");
 
-    // A mark of byte order, numbers of any size, and what is in the way of reading them.
+    // A byte order mark, numbers of any size, and unreadable records.
     std::fs::write(
         &input,
         "\u{feff}{\"gold\":3,\"pred\":\"3\",\"id\":12345678901234567890123,\"p\":[1e-06,-0,{\"q\":2.50}]}\n",
@@ -212,14 +212,14 @@ fn grades_a_file_of_pairs() -> anyhow::Result<()> {
 }
 
 /// Pairs of `fixtures/grader/own.jsonl`, judged by hand: `words` (words, letters, times, golds as files write them), `border` (thinking,
-/// tags, boxes, currencies), `typed` (fractions and groups), `strict` (what a reward must and must not pay);
+/// tags, boxes, currencies), `typed` (fractions and groups), `strict` (which answers a reward pays);
 /// `beside`, `paid` and `values` for `quantities.rs`: text next to an answer, rewards, units.
 pub fn own(set: &str) -> Vec<Value> {
     let rows = rows("fixtures/grader/own.jsonl".into()).into_iter().filter(|row| row["set"] == set);
     rows.collect()
 }
 
-/// All pairs of a set have the verdict that the file gives.
+/// All pairs of a set have the file's verdict.
 #[track_caller]
 pub fn as_judged(rows: &[Value], grading: Grading) {
     let pair = |row| (field(row, "gold"), field(row, "pred"));
@@ -238,7 +238,7 @@ fn pairs_judged_by_hand_are_graded_so() {
 }
 
 #[test]
-fn what_stands_at_the_border_of_an_answer_is_read() {
+fn text_around_an_answer_is_read() {
     let strict = Grading { strict: true, ..Grading::default() };
     let paid = |gold: &str, said: &str| strict.grade(gold, said).equal;
     for row in own("border").iter().filter(|row| row["expected"] == false) {
@@ -252,7 +252,7 @@ fn what_stands_at_the_border_of_an_answer_is_read() {
 }
 
 #[test]
-fn what_repeats_the_gold_answer_is_right_under_every_grader() {
+fn repeating_the_gold_answer_is_right_under_every_grader() {
     let words = own("words");
     let odd = ["?", "f(x) = \\begin{cases} 1 \\\\ 2 \\end{cases}", "a, b", "½", "N/A", "x^^2", "AC"];
     for gold in words.iter().map(|row| field(row, "gold")).chain(odd) {
@@ -278,7 +278,7 @@ fn what_repeats_the_gold_answer_is_right_under_every_grader() {
 }
 
 #[test]
-fn a_grader_is_told_by_the_gold_answers() {
+fn the_gold_answers_select_the_grader() {
     for (gold, grader) in [
         ("42", Grader::Math),
         ("\\frac{1}{2}", Grader::Math),
@@ -316,7 +316,7 @@ fn a_grader_is_told_by_the_gold_answers() {
 }
 
 #[test]
-fn the_last_box_is_found_wherever_it_stands() {
+fn the_last_box_is_found_anywhere() {
     let filler = "And now I check step 7 of it again. ";
     for n in [0, 10, 400, 700, 4_000, 40_000] {
         let (before, after) = (filler.repeat(n), filler.repeat(n));
@@ -339,7 +339,7 @@ fn the_last_box_is_found_wherever_it_stands() {
 }
 
 #[test]
-fn a_reward_pays_for_nothing_that_was_passed_over() {
+fn strict_grading_matches_the_judged_pairs() {
     let strict = Grading { strict: true, ..Grading::default() };
     as_judged(&own("strict"), strict);
     // Strictly right is right.
@@ -355,7 +355,7 @@ fn a_reward_pays_for_nothing_that_was_passed_over() {
 }
 
 #[test]
-fn prosqas_golds_are_reached_by_their_solutions() {
+fn prosqa_solutions_reach_their_golds() {
     let Some(root) = real_data("pairs of the benchmarks") else { return };
     for file in ["prosqa_test.json", "prosqa_valid.json"] {
         let text = std::fs::read_to_string(root.join("prosqa").join(file)).expect("ProsQA");
@@ -374,7 +374,7 @@ fn prosqas_golds_are_reached_by_their_solutions() {
     }
 }
 
-/// Grades within 50 ms of processor time; a slow run is repeated.
+/// Grades within 50 ms of CPU time; a slow run is repeated.
 fn within_limit(gold: &str, pred: &str) {
     let limit = Duration::from_millis(if cfg!(debug_assertions) { 1000 } else { 50 });
     let mut worst = Duration::MAX;
@@ -402,7 +402,7 @@ fn sines_of_huge_powers_are_quick() {
     }
 }
 
-/// The words of a list, in which `~` is a space, `@` a new line and `RTL` the mark that turns the direction of writing.
+/// The words of a list; `~` is a space, `@` a line break and `RTL` the right-to-left mark.
 fn pieces(list: &str) -> Vec<String> {
     let piece = |word: &str| word.replace('~', " ").replace('@', "\n").replace("RTL", "\u{202e}");
     list.split_whitespace().map(piece).collect()
@@ -450,7 +450,7 @@ proptest! {
     #![proptest_config(ProptestConfig {
         cases: 10_000,
         failure_persistence: None,
-        // The same cases in every run: a new slow input is found by raising the number, not by an unlucky day.
+        // The same cases in every run: raise the number to search for slow inputs.
         rng_seed: proptest::test_runner::RngSeed::Fixed(20),
         ..ProptestConfig::default()
     })]

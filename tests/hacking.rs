@@ -1,4 +1,4 @@
-//! A policy that is paid for blocks alone is stopped while its reward still rises; one that is paid for right answers is not.
+//! Reward hacking: a run that rewards only blocks is stopped while its reward still rises; a run that rewards right answers is not.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ const RECIPE: &str = "fixtures/hacking.toml";
 
 type FlatRow = Map<String, Value>;
 
-/// The steps of a run, and what its summary says.
+/// The steps of a run, and its summary.
 fn trained(folder: &Path, name: &str, set: &[&str]) -> (Vec<FlatRow>, String) {
     let out = folder.join(name);
     let mut command = program("train");
@@ -34,17 +34,17 @@ fn mean(rows: &[FlatRow], column: &str) -> f64 {
 fn a_run_paid_for_blocks_alone_is_stopped_and_a_sound_one_is_not() {
     let folder = tempfile::tempdir().expect("a folder");
     let hack = ["grpo.reward.switched=1", "grpo.reward.correct=0", "grpo.reward.format=0", "grpo.reward.use=0"];
-    let (steps, said) = trained(folder.path(), "hack", &hack);
+    let (steps, text) = trained(folder.path(), "hack", &hack);
     let all = Recipe::resolve(RECIPE, &[]).expect("the recipe").grpo.steps;
-    assert!(steps.len() < all && said.contains(&format!("grpo stopped early at step {}", steps.len())), "{said}");
+    assert!(steps.len() < all && text.contains(&format!("grpo stopped early at step {}", steps.len())), "{text}");
     let (first, last) = (&steps[..10], &steps[steps.len() - 10..]);
     let rise = |column: &str| mean(last, column) - mean(first, column);
     println!("stopped at {}: reward {:+.3}, right {:+.3}", steps.len(), rise("reward"), rise("accuracy"));
-    // Its own reward would have shown nothing.
+    // Its reward shows no problem.
     assert!(rise("reward") > 0.1 && (rise("reward") - rise("reward_switched")).abs() < 1e-12);
     assert!(rise("switch_rate") > 0.1 && rise("accuracy") < -0.1);
 
-    let (steps, said) = trained(folder.path(), "sound", &[]);
-    assert!(steps.len() == all && !said.contains("stopped early"), "{said}");
+    let (steps, text) = trained(folder.path(), "sound", &[]);
+    assert!(steps.len() == all && !text.contains("stopped early"), "{text}");
     assert!(steps.iter().all(|row| row["reward_switched"].as_f64().is_some()));
 }

@@ -1,5 +1,5 @@
-//! Interventions at hook points: what they do to models whose circuit is known, that a cell is a decode with that hook set, and that
-//! what does not exist is refused before any work.
+//! Interventions at hook points: effects on models with a known circuit, each cell against a decode with that hook, and errors for
+//! unknown points before any work.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,9 +27,9 @@ fn asked(hooks: &[&str], modes: &[&str]) -> Config {
     Config { hooks, modes: modes.iter().map(|mode| (*mode).to_owned()).collect(), draws: 2, ..Config::default() }
 }
 
-/// The writer writes at `<swi>`, the reader reads at `#`, both tokens of text; the decoy looks, and nothing uses it.
+/// The writer writes at `<swi>`, the reader reads at `#`, both tokens of text; nothing uses the decoy's output.
 #[test]
-fn heads_that_are_used_matter_and_the_decoy_does_not() {
+fn used_heads_matter_and_the_decoy_does_not() {
     let study = study(Purpose::Working, 60, 4);
     let point = |(layer, _): (usize, usize)| format!("blocks.{layer}.attn.hook_z");
     let head = |(_, head): (usize, usize)| vec![head.to_string().parse().expect("a head")];
@@ -46,12 +46,12 @@ fn heads_that_are_used_matter_and_the_decoy_does_not() {
             );
         }
     }
-    // The MLP counts at every latent step; what another problem held there is another value.
+    // The MLP counts at every latent step; another problem has another value there.
     let steps = vec![Steps::Only(0), Steps::Only(2)];
     let config = Config { steps, ..asked(&[&format!("blocks.{COUNTS}.hook_mlp_out")], &["resample"]) };
     let rows = try_rows(&study, &config).expect("rows");
     assert!(rows.len() == 3 && rows[1..].iter().all(InterventionRow::lowers), "{rows:?}");
-    // At the prompt nothing is written that latents need but the digit itself, which the embedding holds.
+    // The prompt contributes only the digit, which is in the embedding.
     let config =
         Config { positions: vec![Select::Prompt], ..asked(&["hook_embed", "blocks.3.hook_mlp_out"], &["mean"]) };
     let rows = try_rows(&study, &config);
@@ -71,9 +71,9 @@ fn all_modes_are_those_that_act_at_a_hook_point() {
     assert_eq!(ran, acting.chain(["normal"]).collect());
 }
 
-/// Points of every rank and place; the experiment itself refuses a self-patch that changed a bit.
+/// Hook points of every rank and place; the experiment fails if a self-patch changes a bit.
 #[test]
-fn a_value_put_in_its_own_place_changes_nothing() {
+fn a_self_patch_changes_nothing() {
     let study = micro("sft", 24);
     let hooks =
         ["blocks.1.attn.hook_z", "blocks.1.attn.hook_pattern", "blocks.3.attn.hook_k", "blocks.2.hook_resid_post"];
@@ -91,9 +91,9 @@ fn a_value_put_in_its_own_place_changes_nothing() {
     }
 }
 
-/// One model of each family. A decode of two prompts, each with a block of latents, passes every point.
+/// One model of each family. A decode of two prompts with latent blocks reaches every hook point.
 #[test]
-fn every_intervention_runs_at_every_point_of_every_family_or_is_refused() {
+fn every_intervention_runs_at_every_point_of_every_family_or_fails() {
     let families = [
         "gemma2_window",
         "gemma_mqa",
@@ -192,9 +192,9 @@ fn every_intervention_runs_at_every_point_of_every_family_or_is_refused() {
     }
 }
 
-/// A cell is a decode of the same prompts with a hook of the test's own at the same heads and step.
+/// A cell equals a decode of the same prompts with the test's hook at the same heads and step.
 #[test]
-fn a_cell_is_a_decode_with_that_hook_set() {
+fn a_cell_equals_a_decode_with_that_hook() {
     let study = micro("sft", 24);
     for (heads, zeroed) in [("1", &[1][..]), ("0+3", &[0, 3])] {
         let heads = vec![heads.parse().expect("heads")];
@@ -224,9 +224,9 @@ fn a_cell_is_a_decode_with_that_hook_set() {
     }
 }
 
-/// The grammar and its shorthands are two ways to write one thing; a position can be counted from the prompt's end.
+/// Shorthands equal the full grammar; positions may count from the prompt's end.
 #[test]
-fn a_change_written_whole_is_what_its_shorthands_say() {
+fn a_full_change_equals_its_shorthands() {
     let study = micro("sft", 12);
     let whole = ["blocks.2.attn.hook_z[head=0,3]@latent[*,2]=resample", "blocks.1.hook_mlp_out@pos[-1]=zero"];
     let whole = try_rows(&study, &asked(&whole, &[])).expect("rows");
@@ -239,7 +239,7 @@ fn a_change_written_whole_is_what_its_shorthands_say() {
     assert_eq!((whole[2].firings, whole[2].place.as_deref()), (12, Some("pos[-1]")), "one firing a problem");
     let prompts = &study.corpus.test_prompts;
     assert!(prompts.iter().any(|p| p.len() != prompts[0].len()), "prompts of several lengths");
-    // The file of a recording put back in place of itself changes nothing.
+    // Swapping in a run's own recording changes nothing.
     let last: Select = "pos[-1]".parse().expect("a position");
     let positions = vec![last];
     let short = Config { positions, ..asked(&["blocks.1.hook_mlp_out"], &["zero"]) };
@@ -248,7 +248,7 @@ fn a_change_written_whole_is_what_its_shorthands_say() {
 }
 
 #[test]
-fn what_does_not_exist_is_refused_before_any_work() {
+fn unknown_names_are_errors_before_any_work() {
     let study = micro("sft", 4);
     let head = |n: &str| vec![n.parse().expect("a head")];
     let z = asked(&["blocks.2.attn.hook_z"], &["zero"]);

@@ -1,4 +1,4 @@
-//! HRPO: states mixed into text by a gate, against PyTorch (fixtures/make_hrpo.py), and its invariants.
+//! HRPO: a gate mixes hidden states into token embeddings. Against PyTorch (fixtures/make_hrpo.py), and invariants.
 
 use std::cell::RefCell;
 
@@ -23,7 +23,7 @@ use crate::parity::reference::{fixtures, read, relative, tiny, values};
 
 const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: 95 };
 
-/// The first rollout of the fixture and one that is shorter, as known rows.
+/// The fixture's first rollout and a shorter one, as known rows.
 fn known() -> Vec<Sequence> {
     let text = std::fs::read_to_string(crate::parity::reference::fixture("steps/hrpo.json")).expect("rollouts");
     let file: serde_json::Value = serde_json::from_str(&text).expect("JSON");
@@ -37,9 +37,9 @@ fn known() -> Vec<Sequence> {
     vec![row(0), row(2), row(5)]
 }
 
-/// What is fed and what comes out, alone and in a batch of rows that think for other lengths.
+/// Inputs and outputs, alone and in a batch of rows with other thinking lengths.
 #[test]
-fn inputs_and_logits_are_pytorchs() {
+fn inputs_and_logits_agree_with_pytorch() {
     let (model, reference) = (gated(&fixtures(), &Device::flex()).expect("a model"), read("steps/hrpo.safetensors"));
     let rows = known();
     for rows in [&rows[..1], &rows[..]] {
@@ -48,7 +48,7 @@ fn inputs_and_logits_are_pytorchs() {
         let spec: HookSpec = "hook_embed".parse().expect("a spec");
         hooks
             .observe(&spec, model.layers.len(), |site, value| {
-                // Of the first row; padding is on the right.
+                // The first row; padding is on the right.
                 let (values, steps) = (value.to_vec()?, &site.span.steps[0]);
                 let width = values.len() / site.span.rows.len() / steps.len();
                 fed.borrow_mut().extend_from_slice(&values[..steps.iter().flatten().count() * width]);
@@ -89,7 +89,7 @@ fn logprobs(trace: &Trace) -> Vec<f64> {
     trace.positions.iter().map(|p| p.logprob.expect("drawn")).collect()
 }
 
-/// The largest difference of log-probabilities of the same tokens.
+/// Largest difference between log-probabilities of the same tokens.
 fn apart(a: &[Trace], b: &[Trace]) -> f64 {
     let mut worst = 0.0_f64;
     for (a, b) in a.iter().zip(b) {
@@ -101,7 +101,7 @@ fn apart(a: &[Trace], b: &[Trace]) -> f64 {
 }
 
 #[test]
-fn rollout_is_replay_whatever_is_beside_it() {
+fn rollout_equals_replay_in_any_batch() {
     let model = gated(&fixtures(), &Device::flex()).expect("a model");
     let source = Source::Hybrid(HYBRID);
     for temperature in [0.0, 1.0] {
@@ -115,13 +115,13 @@ fn rollout_is_replay_whatever_is_beside_it() {
         let drift = pairs.map(|(rollout, again)| (rollout - again.expect("drawn")).abs()).fold(0.0, f64::max);
         println!("temperature {temperature}: rollout against replay {drift:.1e}, batch against one row {batch:.1e}");
         assert!(drift <= 1e-5 && batch <= 1e-5, "{drift:e}, {batch:e}");
-        // It is no text, and where thinking ends does matter.
+        // The states matter, and so does the end of thinking.
         let text = replay::logprobs(how(&model, &HiddenState, &settings), &together).expect("replayed");
         let other = |source: &dyn LatentSource| decoded(&model, source, &requests(), temperature);
         assert!(logprobs(&together[0]).iter().zip(&text[0]).any(|(a, b)| (a - b.expect("drawn")).abs() > 1e-3));
         let first = together[0].positions[0].token;
         let never = other(&Source::Hybrid(Hybrid { end: first, ..HYBRID }));
-        assert_eq!(never[0].positions[1].entropy, other(&HiddenState)[0].positions[1].entropy, "nothing was mixed");
+        assert_eq!(never[0].positions[1].entropy, other(&HiddenState)[0].positions[1].entropy, "no state was mixed in");
         assert_ne!(never[0].positions[1].entropy, together[0].positions[1].entropy);
     }
 }
@@ -140,11 +140,11 @@ fn with(set: &[(&str, f32)]) -> Decoder {
 }
 
 #[test]
-fn a_gate_that_keeps_all_of_the_token_decodes_text() {
+fn a_gate_with_weight_one_decodes_text() {
     for temperature in [0.0, 1.0] {
         let text = decoded(&with(&[]), &HiddenState, &requests(), temperature);
         let hybrid = |set: &[(&str, f32)]| decoded(&with(set), &Source::Hybrid(HYBRID), &requests(), temperature);
-        // a = 1, and nothing is let in: the same bits. (ε lets in a ten-thousandth of the state otherwise.)
+        // a = 1 mixes in nothing: the same bits. (Otherwise ε mixes in a ten-thousandth of the state.)
         let closed = [("lambda", 200.0), ("admit.weight", 0.0), ("admit.bias", -200.0)];
         assert_eq!(hybrid(&closed), text);
         let off = apart(&hybrid(&closed[..1]), &text);
@@ -154,7 +154,7 @@ fn a_gate_that_keeps_all_of_the_token_decodes_text() {
 }
 
 #[test]
-fn a_new_gate_begins_between_its_bounds() {
+fn a_new_gate_starts_within_its_bounds() {
     let new = |bounds, seed| tiny("qwen3_tied", &Device::flex()).with_new_gate(bounds, seed);
     let lambda = |seed| {
         let model = new([0.9, 0.999], seed).expect("a gate");
@@ -177,16 +177,19 @@ fn a_new_gate_begins_between_its_bounds() {
         let said = format!("{:#}", Recipe::resolve("smoke", &[set.to_owned()]).expect_err("refused"));
         assert!(said.contains("hrpo.r_m"), "{set}: {said}");
     }
+    let both = ["hrpo.loss=authors", "grpo.loss_mean=question"].map(str::to_owned);
+    let said = format!("{:#}", Recipe::resolve("smoke", &both).expect_err("refused"));
+    assert!(said.contains("grpo.loss_mean"), "{said}");
 }
 
 #[test]
-fn a_checkpoint_without_gate_or_state_says_so() {
+fn a_checkpoint_without_gate_or_state_is_an_error() {
     let (plain, source) = (tiny("qwen3_tied", &Device::flex()), Source::Hybrid(HYBRID));
     let settings = settings(0.0);
     let refused = |model: &Decoder| decode(how(model, &source, &settings), &requests(), 1, &mut Hooks::none());
     let said = format!("{:#}", refused(&plain).expect_err("no gate"));
     assert!(said.contains("gate") && said.contains("heads.safetensors"), "{said}");
-    // A rollout that lost a state, and one of another width.
+    // A rollout without one state, and one with another width.
     let model = with(&[]);
     let traces = decoded(&model, &source, &requests()[..1], 0.0);
     let broken = |at: usize, state: Option<MixedInput>| {
@@ -206,7 +209,7 @@ fn a_checkpoint_without_gate_or_state_says_so() {
 }
 
 #[test]
-fn parts_of_the_gate_have_rates_of_their_own() {
+fn parts_of_the_gate_have_separate_learning_rates() {
     let device = Device::flex().autodiff();
     let model = gated(&fixtures(), &device).expect("a model");
     let mut trainer = Trainer::new(model, &Optimizer { weight_decay: 0.0, ..Optimizer::default() });
@@ -223,7 +226,7 @@ fn parts_of_the_gate_have_rates_of_their_own() {
     assert_eq!(known.iter().filter(|(name, _)| name.starts_with("heads.gate.")).count(), 5, "all of it is learnt");
     trainer.apply(grads, 1.0, 1e-3).expect("a step");
     for ((name, old), (_, new)) in before.iter().zip(all_of(&trainer)) {
-        // AdamW's first step is as long as its rate wherever there is a gradient.
+        // AdamW's first step has the size of the learning rate for every nonzero gradient.
         let step = old.data.iter().zip(&new.data).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         let rate = match name.as_str() {
             _ if name.starts_with("heads.gate.keep.") => 1e-2,

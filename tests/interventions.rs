@@ -1,5 +1,5 @@
-//! Interventions on the committed micro checkpoints and on models built by hand: controls that must be inert under every
-//! setting, settings that must differ as they say, and the value that a latent holds.
+//! Interventions on the committed micro checkpoints and on hand-built models: controls that are inert under every setting, effects
+//! of each setting, and the value in a latent.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ fn self_patch_is_bit_identical_under_every_setting() {
             for at in CHANNELS {
                 let steps = [Steps::All, Steps::Only(0), Steps::Only(4), Steps::From(2)];
                 let config = Config { later: vec![later], at: vec![at], ..config(&["self_patch"], &steps) };
-                let rows = rows(&study, &config).expect("nothing changes").rows;
+                let rows = rows(&study, &config).expect("no answer changes").rows;
                 assert_eq!(rows.len(), 5, "normal and four choices of steps");
                 assert!(
                     rows[1..].iter().all(|r| r.firings > 0 && r.mean_change == 0.0 && r.answer_changed.value == 0.0)
@@ -55,7 +55,7 @@ fn doing_nothing_flips_nothing() {
 }
 
 #[test]
-fn a_fork_is_what_the_same_mode_gives_from_its_prompt() {
+fn a_fork_equals_the_same_mode_from_its_prompt() {
     let study = micro("sft", 80);
     let (_, suppressed) = study.decode(Switching::Suppressed, study.recipe.evaluation.k_min).expect("decoded");
     let (scores, free) = study.decoded().expect("decoded");
@@ -72,8 +72,8 @@ fn a_fork_is_what_the_same_mode_gives_from_its_prompt() {
 }
 
 #[test]
-fn settings_do_what_they_say() {
-    // One replaced step of several. Frozen and without a cache row of its own, a change has nowhere to go.
+fn settings_have_their_effect() {
+    // One replaced step of several. With later steps frozen and no cache row, a change has no effect.
     let study = micro("sft", 100);
     let with = |later, at| {
         let config = Config { later: vec![later], at: vec![at], ..config(&["zero"], &[Steps::Only(1)]) };
@@ -89,7 +89,7 @@ fn settings_do_what_they_say() {
 }
 
 #[test]
-fn a_replaced_latent_changes_exactly_the_half_it_is_meant_to() {
+fn a_replaced_latent_changes_only_the_selected_half() {
     let study = crate::common::known::study(Purpose::Working, 30, 7);
     let sweep = study.sweep().expect("a sweep");
     let right = |at, steps| {
@@ -99,12 +99,12 @@ fn a_replaced_latent_changes_exactly_the_half_it_is_meant_to() {
     };
     let switched = sweep.normal.iter().filter(|o| o.switched).count();
     assert!(switched > 8);
-    // The last latent is read through its keys and values; its output decides the exit only, and what a longer block adds
-    // has no counter to be read by.
+    // The last latent is read through its keys and values; its output only decides the exit, and nothing reads the extra steps of a
+    // longer block.
     let last = Steps::Only(EXIT_STEP - 1);
     assert_eq!(right(At::Embedding, last), switched);
     assert_eq!(right(At::Kv, last), 0);
-    // The first hands its state on through its output; nobody attends to it.
+    // The first latent passes its state on through its output; no head attends to it.
     assert_eq!(right(At::Kv, Steps::Only(0)), switched);
     assert_eq!(right(At::Embedding, Steps::Only(0)), 0);
 }
@@ -112,7 +112,7 @@ fn a_replaced_latent_changes_exactly_the_half_it_is_meant_to() {
 #[test]
 fn the_value_in_a_latent_decides_the_answer() {
     let study = crate::common::known::study(Purpose::Working, 80, 8);
-    // The one step's value is the answer.
+    // The value of the only step is the answer.
     let predict = |_: usize, step: usize, value: i64| (step == 0).then(|| value.to_string());
     let known = |study: &Study, steps: &[Steps]| {
         run_on(study, &config(&["known_value"], steps), Some(&predict)).expect("rows").known
@@ -127,9 +127,9 @@ fn the_value_in_a_latent_decides_the_answer() {
     assert_eq!((inert.hit_rate.value, inert.kept.value), (0.0, 1.0));
 }
 
-/// Problems of one step that adds 0 or 1 to what the latents of a hand-built model carry, or to the value before it.
+/// Problems of one step that adds 0 or 1 to the value in a hand-built model's latents, or to the value before it.
 struct Steps01 {
-    /// By problem: the step's operand, and what it adds.
+    /// Per problem: operand of the step, and the number added.
     steps: Vec<(i64, i64)>,
 }
 
@@ -147,7 +147,7 @@ impl Arithmetic for Steps01 {
     }
 }
 
-/// Both rows of a hand-built model with problems `letter letter s digit :`. `adds`, from problem and letters, is what its step adds.
+/// Both rows of a hand-built model with problems `letter letter s digit :`. `adds` returns the number that a problem's step adds.
 fn by_both(kind: Purpose, adds: &dyn Fn(usize, &[&str]) -> i64) -> [KnownValueRow; 2] {
     let study = crate::common::known::study(kind, 120, 8);
     let of = |(i, problem): (usize, &switchyard::text::Problem)| {
@@ -161,17 +161,17 @@ fn by_both(kind: Purpose, adds: &dyn Fn(usize, &[&str]) -> i64) -> [KnownValueRo
 }
 
 #[test]
-fn an_operand_in_a_latent_is_told_from_a_value() {
-    // The step is done after the block, as the letters of the prompt say: ⟨d⟩ and its own letters give the answer.
+fn an_operand_in_a_latent_is_distinguished_from_a_value() {
+    // The step is computed after the block from the prompt's letters: donor value and recipient letters give the answer.
     let code = |letter: &str| [3, -7, 9, -2, 1]["abcde".find(letter).expect("a letter")];
     let [value, operand] = by_both(Purpose::Operand, &|_, letters| i64::from(code(letters[0]) + code(letters[1]) > 0));
     assert_eq!([value.holds, operand.holds], [Holds::Value, Holds::Operand]);
     assert_eq!((operand.hit_rate.value, operand.kept.value), (1.0, 0.0), "{operand:?}");
     assert!(operand.chance.value < 0.3 && operand.follows(), "{operand:?}");
-    // The donor's value is what its own step made: right where both steps do the same, and where they do not, never.
+    // The donor's value includes the donor's step: right if both steps are equal, else never.
     assert!((0.3..0.7).contains(&value.hit_rate.value) && value.identity.n >= operand.identity.n, "{value:?}");
 
-    // The value itself is there: whatever a step may have added before, nothing is added after the block.
+    // The latents contain the result: nothing is added after the block.
     let [value, operand] = by_both(Purpose::Working, &|problem, _| (problem % 2) as i64);
     assert_eq!((value.hit_rate.value, operand.hit_rate.value), (1.0, 0.0), "{value:?} {operand:?}");
     assert!(value.follows() && !operand.follows() && operand.chance.value > 0.05, "{operand:?}");
@@ -186,7 +186,7 @@ fn the_micro_checkpoint_holds_its_intermediate_values_in_its_latents() {
 }
 
 #[test]
-fn what_cannot_be_run_says_why() {
+fn modes_that_cannot_run_give_the_reason() {
     let mut study = crate::common::known::study(Purpose::Working, 40, 9);
     let error = rows(&study, &config(&["known_value"], &[Steps::All])).expect_err("other problems");
     assert!(error.to_string().contains("known_value"), "{error}");
@@ -200,7 +200,7 @@ fn what_cannot_be_run_says_why() {
 }
 
 #[test]
-fn rules_open_and_close_blocks_as_they_say() {
+fn rules_open_and_close_blocks() {
     let modes = ["empty_block", "force_switch", "suppress_switch", "gaussian", "sibling", "embedding_argmax"];
     let rows = rows(&micro("sft", 100), &config(&modes, &[Steps::All])).expect("rows").rows;
     assert_eq!(rows.len(), 7);
@@ -230,10 +230,10 @@ fn activation_patching_finds_the_state_where_it_was_put() {
         near(at(Axis::Step, 0, step), 1.0);
         near(at(Axis::Step, 2, step), 1.0);
     }
-    // After its last block a latent's state is handed on, but the last one's has nowhere to go.
+    // After the last layer a latent's state is passed on, except that of the last latent.
     near(at(Axis::Step, 4, 1), 1.0);
     near(at(Axis::Step, 4, EXIT_STEP), 0.0);
-    // `<bos> a b s 3 :`: the digit itself, and the letters that mean nothing.
+    // `<bos> a b s 3 :`: the digit, and the letters without meaning.
     near(at(Axis::Position, 0, 4), 1.0);
     near(at(Axis::Position, 0, 1), 0.0);
     let digit = rows.iter().find(|r| r.axis == Axis::Position && r.index == 4).expect("the digit");
@@ -252,7 +252,7 @@ fn activation_patching_of_micro_peaks_in_the_block() {
 }
 
 #[test]
-fn the_benefit_of_switching_is_that_of_the_latents() {
+fn the_benefit_of_switching_comes_from_the_latents() {
     let of = |which| {
         let study = crate::common::known::study(which, 60, 12);
         let mut problems = Measurements::in_memory();
@@ -271,7 +271,7 @@ fn the_benefit_of_switching_is_that_of_the_latents() {
 }
 
 #[test]
-fn blocks_can_be_forced_where_the_model_opens_none() {
+fn blocks_can_be_forced() {
     // Half of the problems are answered as text.
     let study = crate::common::known::study(Purpose::Working, 40, 13).with_blocks(BlockOrigin::Forced);
     let sweep = study.sweep().expect("a sweep");
@@ -288,10 +288,10 @@ fn blocks_can_be_forced_where_the_model_opens_none() {
 }
 
 #[test]
-fn without_arguments_it_runs_on_the_fixture_and_says_what_is_next() {
+fn without_arguments_it_runs_on_the_fixture_and_names_the_next_command() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let mut command = program("intervene");
-    // The committed checkpoints are found from any folder.
+    // The committed checkpoints are found from every folder.
     let command = command.current_dir(temp.path()).args(["--problems", "24", "--draws", "1", "--pairs", "2", "--out"]);
     let (said, _) = done(command.arg(temp.path().join("out")));
     assert!(said.contains("a page next to the paper's:") && said.contains("report"), "{said}");
@@ -305,7 +305,7 @@ fn without_arguments_it_runs_on_the_fixture_and_says_what_is_next() {
 }
 
 #[test]
-fn a_mode_that_cannot_be_run_is_named_and_the_others_rows_stand() {
+fn a_mode_that_cannot_run_is_named_and_the_others_have_rows() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let out = temp.path().join("out");
     let run = |modes: &str| {
@@ -323,7 +323,7 @@ fn a_mode_that_cannot_be_run_is_named_and_the_others_rows_stand() {
 }
 
 #[test]
-fn values_that_are_not_known_leave_the_other_modes() {
+fn unknown_values_do_not_stop_the_other_modes() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let (data, out) = (temp.path().join("data.jsonl"), temp.path().join("out"));
     let line = |i: usize| {
@@ -368,7 +368,7 @@ fn values_of_a_users_own_file_are_exchanged() {
     let known = folder.rows::<KnownValueRow>("sft");
     let row = known.iter().find(|row| row.holds == Holds::Value).expect("exchanges");
     assert!(row.hit_rate.value > 0.5 && row.identity.n > 10, "{row:?}");
-    // Of each four problems with the same names two pairs, by the value of the first step.
+    // Each four problems with the same names give two pairs, by the value of the first step.
     let mut command = program("intervene");
     command.args(["fixtures/micro", "--phase", "sft", "--only", "activation_patching", "--data"]).arg(&data);
     done(command.arg("--out").arg(temp.path().join("patched")));

@@ -1,4 +1,4 @@
-//! `jacobian_lens` on models whose truth is known, and on the committed micro model.
+//! `jacobian_lens` on organisms and on the committed micro model.
 
 use switchyard::experiments::jacobian_lens::{Config, rows, table};
 use switchyard::schema::{JacobianLensRow, Transport};
@@ -11,7 +11,7 @@ fn of(rows: &[JacobianLensRow], lens: Transport, layer: usize) -> Vec<&JacobianL
 }
 
 #[test]
-fn a_latent_that_the_answer_is_read_from_says_it_and_an_idle_one_does_not() {
+fn a_read_latent_predicts_the_answer_and_an_idle_one_does_not() {
     let config = Config { problems: 60, ..Config::default() };
     for (which, reads) in [(Purpose::Working, true), (Purpose::Inert, false)] {
         let study = study(which, 60, 0);
@@ -23,7 +23,7 @@ fn a_latent_that_the_answer_is_read_from_says_it_and_an_idle_one_does_not() {
         let best = best.map(|r| r.says_answer.value).fold(0.0, f64::max);
         assert_eq!(best > 0.9, reads, "{which:?}: {best}");
         let null = found.iter().filter(|r| r.lens == Transport::Others).map(|r| r.says_answer.value);
-        assert!(null.fold(0.0, f64::max) < 0.5, "another problem's state does not say this one's answer");
+        assert!(null.fold(0.0, f64::max) < 0.5, "another problem's state does not predict this answer");
     }
 }
 

@@ -1,6 +1,6 @@
 //! `kill -9` and a full disk at chosen system calls of a run: after `--resume` every file is what an uninterrupted run
-//! leaves. strace makes the kernel kill the process, or refuse the call, at the call of a given number; where there is no
-//! strace these tests say so and end.
+//! leaves. strace makes the kernel kill the process, or fail the call, at the call of a given number; without strace these tests
+//! print so and pass.
 //!
 //! `SWITCHYARD_KILLS=1000 cargo test --test suite kills:: -- --include-ignored --nocapture` is the long run.
 
@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use super::common::programs::copy;
 use super::common::run_files::difference;
 
-/// What writes, and what makes a written file count.
+/// System calls that write, and that publish a written file.
 #[rustfmt::skip]
 const CALLS: [&str; 7] = [
     "write", "openat", "fsync,fdatasync", "rename,renameat,renameat2", "unlink,unlinkat,rmdir", "mkdir,mkdirat", "ftruncate",
@@ -23,8 +23,8 @@ struct Point {
     number: usize,
 }
 
-/// Every phase of SWITCH on `smoke`, a few steps of each; or the branch of such a run that is `trunk` beside it; or the same with LoRA over
-/// the model that is [`MODEL`] beside it.
+/// Every phase of SWITCH on `smoke`, a few steps each; or a branch of the run `trunk` next to it; or the same with LoRA over the model
+/// [`MODEL`] next to it.
 fn train(out: &Path, resume: bool) -> Vec<String> {
     let mut line = vec![env!("CARGO_BIN_EXE_train")];
     let (recipe, model) = (out.with_file_name(RECIPE), out.with_file_name(MODEL));
@@ -49,10 +49,10 @@ fn train(out: &Path, resume: bool) -> Vec<String> {
     line
 }
 
-/// A finished run of this name makes the others its branches.
+/// If a finished run with this name exists, the others branch from it.
 const TRUNK: &str = "trunk";
 
-/// A folder of this name is the model under the factors that a recipe of this name trains.
+/// Folder of the model, and recipe that trains factors over it.
 const MODEL: &str = "model";
 const RECIPE: &str = "lora.toml";
 
@@ -70,12 +70,12 @@ fn write_lora(temp: &Path) {
 
 fn run(line: &[String]) -> Output {
     let mut command = Command::new(&line[0]);
-    // Files name the commit of the repository, which may change while a long attack runs: none is found here.
+    // Files name the repository's commit, which may change during a long test: hide it.
     command.args(&line[1..]).env("GIT_DIR", "/dev/null").env("RAYON_NUM_THREADS", "1");
     command.stdin(Stdio::null()).output().expect("starts")
 }
 
-/// The same under strace, which does `what` at a point, or from there on (`+`).
+/// The same under strace, which injects `what` at a point, or from there on (`+`).
 fn injected(line: &[String], point: Point, what: &str, on: &str) -> Output {
     let Point { call, number } = point;
     let mut traced: Vec<String> =
@@ -95,7 +95,7 @@ fn has_strace() -> bool {
     works
 }
 
-/// A finished run, and how many calls of each kind its main thread made.
+/// A finished run, and the number of calls of each kind in its main thread.
 fn whole(temp: &Path) -> [usize; CALLS.len()] {
     let log = temp.join("calls");
     let mut line: Vec<String> = ["strace", "-f", "-qq", "-o"].map(str::to_owned).into();
@@ -131,14 +131,14 @@ fn points(counts: [usize; CALLS.len()], wanted: usize, turn: usize) -> Vec<Point
     points
 }
 
-/// Resumes, or starts where the run never began, until it is finished.
+/// Resumes, or starts a run that never began, until it is finished.
 fn finish(out: &Path) -> Result<(), String> {
     let output = run(&train(out, out.join("recipe.toml").exists()));
     let said = String::from_utf8_lossy(&output.stderr);
     if output.status.success() { Ok(()) } else { Err(format!("resume failed with {}: {said}", output.status)) }
 }
 
-/// What went wrong with a run that was killed at a point, and again at `second` after it was resumed.
+/// Error of a run that was killed at a point, and again at `second` after its resume.
 fn killed(temp: &Path, at: Point, second: Option<Point>) -> Option<String> {
     let out = temp.join("broken");
     let _ = std::fs::remove_dir_all(&out);
@@ -150,13 +150,13 @@ fn killed(temp: &Path, at: Point, second: Option<Point>) -> Option<String> {
     wrong.map(|wrong| format!("killed at {at:?} and {second:?}: {wrong}"))
 }
 
-/// What went wrong with a run to which the disk was full from a point on.
+/// Error of a run whose disk was full from a point on.
 fn full(temp: &Path, at: Point) -> Option<String> {
     let out = temp.join("full");
     let _ = std::fs::remove_dir_all(&out);
     let output = injected(&train(&out, false), at, "error=ENOSPC", "+");
     let wrong = match output.status.code() {
-        // 0: no write of the run's own, but a line of progress; 127: the system could not load the program.
+        // 0: the failed write was a progress line; 127: the system could not load the program.
         Some(0 | 2 | 127) => finish(&out).err().or_else(|| difference(&temp.join("whole"), &out)),
         other => Some(format!("ended with {other:?}: {}", String::from_utf8_lossy(&output.stderr))),
     };
@@ -186,7 +186,7 @@ fn attack(victim: Victim, kills: usize, pairs: usize, refusals: usize) {
     let once = points(counts, kills, 0);
     wrong.extend(once.iter().filter_map(|at| killed(temp.path(), *at, None)));
     let (first, then) = (points(counts, pairs, 1), points(counts, pairs, 2));
-    // The second kill comes soon after the start: what was resumed is met at its first writes.
+    // The second kill is soon after the resume, at its first writes.
     let soon = |at: &Point| Point { number: at.number % 40 + 1, ..*at };
     let twice: Vec<_> = first.iter().zip(then.iter().rev()).map(|(at, second)| (*at, soon(second))).collect();
     wrong.extend(twice.iter().filter_map(|(at, second)| killed(temp.path(), *at, Some(*second))));
@@ -198,7 +198,7 @@ fn attack(victim: Victim, kills: usize, pairs: usize, refusals: usize) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What a stop leaves between a phase's last writes: found by 1,000 kills and 203 full disks.
+/// A stop between a phase's last writes: found by 1,000 kills and 203 full disks.
 #[test]
 fn a_stop_just_before_a_phase_ends_costs_nothing() {
     let temp = tempfile::tempdir().expect("a temporary folder");

@@ -1,4 +1,4 @@
-//! The recurrence against its definition, and the decoder's invariants.
+//! The recurrence against its definition, and invariants of the decoder.
 
 use crate::common::{naive, relative, tiny, tiny_config, values};
 use burn::optim::GradientsParams;
@@ -38,7 +38,7 @@ proptest! {
     })]
 
     #[test]
-    fn unroll_is_the_definition(rows in prop::collection::vec(row(), 1..8), seed in 0_u64..4) {
+    fn unroll_equals_the_definition(rows in prop::collection::vec(row(), 1..8), seed in 0_u64..4) {
         // In f64 the two are the same to rounding; in f32 a chain of up to 60 recurrent steps amplifies each rounding.
         for (dtype, bound) in [(FloatDType::F64, 1e-6), (FloatDType::F32, 5e-5)] {
         let model = tiny(seed).cast(dtype);
@@ -58,7 +58,7 @@ proptest! {
 }
 
 #[test]
-fn a_batch_costs_one_call_and_one_more_for_each_latent_of_its_longest_row() {
+fn a_batch_costs_one_call_plus_one_per_latent_of_its_longest_row() {
     let block = |n: usize| [vec![IDS.swi], vec![IDS.latent; n], vec![IDS.swi_end, 5]].concat();
     // 3 blocks of 4 latents, 1 of 7, none: 12 is the most.
     let rows = [[vec![1, 2], block(4), block(4), block(4)].concat(), [vec![3], block(7)].concat(), vec![4, 5, 6]];
@@ -91,7 +91,7 @@ fn settings(temperature: f64) -> DecodeSettings {
     }
 }
 
-/// A tiny model that likes to switch: `<swi>` and `</swi>` rows of the tied table are scaled up.
+/// A tiny model that often switches: the `<swi>` and `</swi>` rows of the tied table are scaled up.
 fn switching_model(seed: u64) -> Decoder {
     let base = tiny(seed);
     let held: std::collections::BTreeMap<_, _> = base.export().expect("weights").into_iter().collect();
@@ -118,12 +118,12 @@ fn run(model: &Decoder, settings: &DecodeSettings, requests: &[Request], rollout
 }
 
 #[test]
-fn batch_of_sixteen_is_sixteen_batches_of_one() {
+fn a_batch_of_sixteen_equals_sixteen_batches_of_one() {
     for (seed, temperature) in [(1, 0.0), (2, 0.8), (3, 1.5)] {
         let model = switching_model(seed);
         let settings = settings(temperature);
         let together = run(&model, &settings, &requests(16), 1);
-        assert!(together.iter().any(Trace::switched), "no row switched: the test would show nothing");
+        assert!(together.iter().any(Trace::switched), "no row switched: the test is vacuous");
         for (request, batched) in requests(16).into_iter().zip(&together) {
             let alone = run(&model, &settings, &[request], 1).remove(0);
             assert_eq!(tokens(&alone), tokens(batched));
@@ -133,7 +133,7 @@ fn batch_of_sixteen_is_sixteen_batches_of_one() {
 }
 
 #[test]
-fn rollouts_do_not_depend_on_how_many_there_are() {
+fn rollouts_do_not_depend_on_their_number() {
     let model = switching_model(2);
     let three = run(&model, &settings(1.0), &requests(4), 3);
     let one = run(&model, &settings(1.0), &requests(4), 1);
@@ -155,7 +155,7 @@ fn how<'a>(model: &'a Decoder, settings: &'a DecodeSettings) -> Decode<'a> {
     }
 }
 
-/// Traces decided by the device, for some steps between two reads, against those that the host decides step by step.
+/// Traces with decisions on the device, several steps per read, against decisions on the host at every step.
 fn ahead_of_the_host(how: Decode, requests: &[Request], rollouts: usize) -> (f64, Vec<Trace>) {
     let decoded = |ahead| {
         let how = Decode { ahead: Some(ahead), ..how };
@@ -182,7 +182,7 @@ fn ahead_of_the_host(how: Decode, requests: &[Request], rollouts: usize) -> (f64
 }
 
 #[test]
-fn what_the_device_decides_ahead_is_what_the_host_decides() {
+fn decisions_ahead_on_the_device_equal_the_hosts() {
     let rules = [Blocks::default(), Blocks::Never, Blocks::AfterPrompt { steps: 3 }, Blocks::Thinking { limit: 4 }];
     let switchings = [Switching::Free, Switching::Suppressed, Switching::Forced, Switching::Empty];
     let (mut kinds, mut ends) = (std::collections::HashSet::new(), vec![]);
@@ -193,7 +193,7 @@ fn what_the_device_decides_ahead_is_what_the_host_decides() {
             let how = Decode { controller: rule, ..how(&model, &settings) };
             let (worst, traces) = ahead_of_the_host(how, &requests(9), 2);
             assert!(worst < 2e-5, "{rule:?}, {switching:?}, temperature {temperature}: off by {worst}");
-            // Of the host's numbers, in f64, the device's differ: it did decide, but in rows that the host closes as they open.
+            // The device's f32 numbers differ from the host's f64: so it did decide, except in rows that the host closes at once.
             assert_eq!(worst > 0.0, switching != Switching::Empty, "{rule:?}, {switching:?}: who decided?");
             kinds.extend(traces.iter().flat_map(|t| t.positions.iter().map(|p| p.kind)));
             ends.extend(traces.into_iter().map(|trace| trace.end));
@@ -215,7 +215,7 @@ fn a_model_without_switch_tokens_and_other_sources_are_decided_ahead() {
     }
 }
 
-/// A source that breaks the rows of every latent.
+/// A source that makes every latent NaN.
 struct Broken;
 
 impl LatentSource for Broken {
@@ -233,7 +233,7 @@ impl LatentSource for Broken {
 }
 
 #[test]
-fn rows_that_are_not_finite_end_ahead_as_on_the_host() {
+fn non_finite_rows_end_on_the_device_as_on_the_host() {
     let broken = |temperature| {
         let (model, settings) = (switching_model(2), settings(temperature));
         ahead_of_the_host(Decode { source: &Broken, ..how(&model, &settings) }, &requests(9), 1).1
@@ -252,7 +252,7 @@ fn rollout_is_replay() {
         let settings = settings(temperature);
         let traces = run(&model, &settings, &requests(8), 2);
         let again = replay::logprobs(how(&model, &settings), &traces).expect("replay");
-        assert!(traces.iter().any(Trace::switched), "seed {seed}: no row switched: the test would show nothing");
+        assert!(traces.iter().any(Trace::switched), "seed {seed}: no row switched: the test is vacuous");
         for (trace, again) in traces.iter().zip(again) {
             assert_eq!(trace.positions.len(), again.len());
             for (position, new) in trace.positions.iter().zip(again) {
@@ -288,7 +288,7 @@ fn the_block_obeys_its_bounds() {
     assert!(forced > 0 && sampled > 0, "{forced} blocks forced to end, {sampled} ended by a draw");
 }
 
-/// As the paper samples: `</swi>` may be drawn in text, such a response is ill-formed, and its replay has the probabilities of the draw.
+/// Sampling as in the paper: `</swi>` may occur in text; such a response is ill-formed, and its replay has the sampling probabilities.
 #[test]
 fn without_the_mask_a_response_may_be_ill_formed() {
     let model = switching_model(2);
@@ -342,7 +342,7 @@ fn an_error_in_one_row_ends_that_row_only() {
     assert_eq!((traces.len(), clean.len()), (6, 6));
     for (i, (hit, clean)) in traces.iter().zip(&clean).enumerate() {
         if i == 3 {
-            // What was decided before the broken logits stays; the row would have gone on.
+            // Tokens before the broken logits remain; the row would have continued.
             assert!(hit.end == End::NonFinite && clean.end != End::NonFinite, "{hit:?}");
             assert!(
                 hit.positions.len() < clean.positions.len(),
@@ -412,7 +412,7 @@ fn through_gradients_agree(source: &Source) {
                 let moved = moved.expect("a model").cast(FloatDType::F64);
                 probe_loss(&moved, &rows, source, Gradient::Through).into_scalar::<f64>()
             };
-            // The step that f32 weights really took.
+            // The actual step of the f32 weights.
             let held = base.export().expect("weights");
             let value = held.iter().find(|(n, _)| n == name).expect("a weight").1.data[entry];
             let width = f64::from(value + step) - f64::from(value - step);
@@ -432,7 +432,7 @@ fn frozen_latents_pass_no_gradient() {
         let held: std::collections::BTreeMap<_, _> = base.export().expect("weights").into_iter().collect();
         Decoder::from_weights(base.config(), &device, |n| Ok(held[n].clone())).expect("a model")
     };
-    // The loss reads the state at the last latent itself: everything on the way to it is frozen.
+    // The loss reads the state at the last latent: everything before it is frozen.
     let rows = vec![vec![3, 5, 21, 23, 23]];
     let gradient_of = |gradient| {
         let loss = probe_loss(&model, &rows, &Source::HiddenState, gradient);
@@ -451,7 +451,7 @@ fn frozen_latents_pass_no_gradient() {
         let none = held.is_none_or(|(_, grad)| grad.data.iter().all(|&g| g == 0.0));
         assert!(none, "`{name}` has a gradient through frozen latents");
     }
-    // Text after the block: token 5 reaches the loss by attention, and by the block only where gradients go through.
+    // Text after the block: token 5 reaches the loss through attention, and through the block only with `Through` gradients.
     let rows = vec![vec![3, 5, 21, 23, 23, 22, 7]];
     let norm = |gradient| {
         let loss = probe_loss(&model, &rows, &Source::HiddenState, gradient);
@@ -466,7 +466,7 @@ fn frozen_latents_pass_no_gradient() {
 }
 
 #[test]
-fn a_repeated_kept_cut_or_detached_cache_goes_on_as_its_rows_would_alone() {
+fn a_repeated_selected_cut_or_detached_cache_continues_like_its_rows_alone() {
     use switchyard::model::{KvCache, Span, Step};
     let model = tiny(3);
     let prompt = vec![vec![1, 2, 3, 4], vec![5, 6, 7, 8]];
@@ -490,7 +490,7 @@ fn a_repeated_kept_cut_or_detached_cache_goes_on_as_its_rows_would_alone() {
     let fork = whole.clone();
     let plain = next(&mut whole, 4);
     let d = plain.len() / 2;
-    // A fork is untouched by what its origin went on to hold, in place or not.
+    // Later changes of the origin, in place or not, do not affect a fork.
     assert_eq!((fork.width(), whole.width()), (4, 5));
     let again = next(&mut whole.truncate(4).detach(), 4);
     assert!(relative(&again, &plain) < 1e-6);
@@ -500,13 +500,13 @@ fn a_repeated_kept_cut_or_detached_cache_goes_on_as_its_rows_would_alone() {
     }
     let kept = next(&mut fork.keep(&[1]), 4);
     assert!(relative(&kept, &plain[d..]) < 1e-6);
-    assert!(relative(&plain[..d], &plain[d..]) > 1e-2, "the rows are alike: the test would show nothing");
+    assert!(relative(&plain[..d], &plain[d..]) > 1e-2, "the rows are equal: the test is vacuous");
     assert!(relative(&next(&mut fork.clone(), 4), &plain) < 1e-6);
 }
 
-/// Positions that are rows of a table end with it: what may go further is refused before the first forward, a prompt by its problem.
+/// Learned positions are limited by their table: longer responses are an error before the first forward that names the problem.
 #[test]
-fn a_response_that_would_leave_the_table_of_positions_is_refused_at_once() {
+fn a_response_beyond_the_table_of_positions_is_an_error() {
     let config = ModelConfig {
         max_position_embeddings: 20,
         num_key_value_heads: 4,
@@ -527,9 +527,9 @@ fn a_response_that_would_leave_the_table_of_positions_is_refused_at_once() {
     }
 }
 
-/// A row with a limit of its own is what it is alone, where the settings have that limit; and so are the rows beside it.
+/// A row with its own limit equals a run with that limit in the settings; the batch's other rows do not change.
 #[test]
-fn a_limit_of_its_own_ends_a_row_and_no_other() {
+fn a_rows_limit_ends_only_that_row() {
     let model = switching_model(1);
     for (temperature, ahead) in [(0.0, None), (0.8, None), (0.8, Some(3))] {
         let settings = settings(temperature);
@@ -556,6 +556,6 @@ fn a_limit_of_its_own_ends_a_row_and_no_other() {
                 cut += usize::from(most < 24 && batched.end == End::Budget);
             }
         }
-        assert!(cut >= 8, "only {cut} rows were cut: the test would show nothing");
+        assert!(cut >= 8, "only {cut} rows were cut: the test is vacuous");
     }
 }

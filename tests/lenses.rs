@@ -1,4 +1,4 @@
-//! Accuracy, traces, positions and the lenses on the committed micro checkpoints, and on SmolLM2 where it is at hand.
+//! Accuracy, traces, positions and lenses on the committed micro checkpoints, and on SmolLM2 if available.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ fn of<'r>(rows: &'r [AccuracyRow], group: &str) -> &'r AccuracyRow {
 
 /// The summaries that training wrote (reports/micro/summary.md), within a problem or two of another processor's rounding.
 #[test]
-fn accuracy_is_what_training_reported() {
+fn accuracy_equals_that_of_training() {
     for (phase, all, latent, switched, text_only) in
         [("sft", 0.928, 0.913, 358, 0.922), ("grpo_start", 0.710, 0.621, 359, 0.838), ("grpo", 0.886, 0.851, 47, 0.892)]
     {
@@ -110,7 +110,7 @@ fn positions_rebuild_the_traces() {
         assert_eq!(mine.len(), trace.positions.len());
         for (i, (row, p)) in mine.iter().zip(&trace.positions).enumerate() {
             assert_eq!((row.index, row.id), (i, p.token));
-            // Rows and traces name the token at a position in the same way.
+            // Rows and traces have the same token at each position.
             assert_eq!(serde_json::to_value(row.kind).ok(), serde_json::to_value(p.kind).ok());
             assert_eq!((row.logprob, row.entropy, row.p_swi, row.p_exit), (p.logprob, p.entropy, p.p_swi, p.p_exit));
             assert_eq!(row.lens.is_some(), p.kind == PositionRole::Latent);
@@ -120,7 +120,7 @@ fn positions_rebuild_the_traces() {
             assert!(lens.is_sorted_by(|a, b| a.1 >= b.1));
             let exit = lens.iter().find(|(token, _)| token == "</swi>").map_or(0.0, |(_, p)| *p);
             let held = p.p_exit.expect("an exit probability");
-            assert!((exit - held).abs() < 1e-4 || held < lens[4].1, "the last layer says {exit}, the trace {held}");
+            assert!((exit - held).abs() < 1e-4 || held < lens[4].1, "exit {exit} in the lens, {held} in the trace");
         }
         let ids: Vec<u32> = trace.positions.iter().map(|p| p.token).collect();
         let text: String = mine.iter().map(|r| r.token.as_str()).collect();
@@ -134,7 +134,7 @@ fn positions_rebuild_the_traces() {
     assert!(rows.iter().all(|r| r.problem < 24));
 }
 
-/// Every experiment of this file writes rows that read back as they were, with their identity.
+/// Rows of every experiment in this file read back unchanged, with their identity.
 #[test]
 fn rows_read_back() {
     let study = micro("grpo", 60);
@@ -159,7 +159,7 @@ fn rows_read_back() {
 }
 
 #[test]
-fn the_last_layer_is_the_model_and_the_tuned_lens_is_nearer_to_it() {
+fn the_last_layer_is_the_model_and_the_tuned_lens_is_closer_to_it() {
     let study = micro("sft", 200);
     let rows = logit_lens::rows(&study, &logit_lens::Config::default()).expect("rows");
     let at = |lens, step, layer| {
@@ -176,7 +176,7 @@ fn the_last_layer_is_the_model_and_the_tuned_lens_is_nearer_to_it() {
             assert_eq!(last.agreement.value, 1.0);
         }
     }
-    // What the decoder saw at each latent, wave by wave and batch by batch, is what the lens reads from known ids.
+    // The decoder's lens at each latent, by wave and batch, equals the lens of known ids.
     for step in 1..=5 {
         let held: Vec<f64> = decoded.iter().flat_map(|t| t.blocks()).map(|block| block.p_exit[step - 1]).collect();
         let last = at(Lens::Logit, step, 4);
@@ -191,13 +191,13 @@ fn the_last_layer_is_the_model_and_the_tuned_lens_is_nearer_to_it() {
         assert!(tuned.agreement.low > logit.agreement.high, "layer {layer}");
         assert_eq!(tuned.positions, logit.positions);
     }
-    // Each latent replaces a token of the clause (`h * 2 = 3`): the fourth says the value, whichever it is in this problem.
+    // Each latent replaces a token of the clause (`h * 2 = 3`): the fourth predicts the value.
     let own = |step, layer| at(Lens::Logit, step, layer).own_value.expect("known values");
     assert!(own(4, 4).low > 0.85, "{}", own(4, 4));
     for (step, layer) in [(5, 4), (3, 4), (4, 0)] {
         assert!(own(step, layer).high < 0.5, "step {step}, layer {layer}: {}", own(step, layer));
     }
-    assert!(at(Lens::Logit, 0, 4).own_value.is_none(), "text stands for no step");
+    assert!(at(Lens::Logit, 0, 4).own_value.is_none(), "text has no step");
     // The embedding layer of a latent is the hidden state of the position before it: its own next-token distribution.
     for step in 2..=5 {
         assert_eq!(top(at(Lens::Logit, step, 0)), top(at(Lens::Logit, step - 1, 4)), "step {step}");
@@ -222,7 +222,7 @@ fn lens_settings_are_checked_before_any_work() {
     assert!(rows.iter().all(|r| r.lens == Lens::Logit && [2, 4].contains(&r.layer)), "no steps, no tuned lens");
 }
 
-/// SmolLM2 with rows for the switch tokens that it has never seen.
+/// SmolLM2 with rows for switch tokens that were never trained.
 fn smollm2(problems: usize) -> Option<Study> {
     let Some(model) = std::env::var_os("SWITCHYARD_SMOLLM2_GGUF").map(PathBuf::from) else {
         println!("skipped: set SWITCHYARD_SMOLLM2_GGUF to SmolLM2-135M-Instruct's .gguf");
@@ -245,7 +245,7 @@ fn smollm2(problems: usize) -> Option<Study> {
 }
 
 #[test]
-fn a_model_that_never_saw_swi_has_rows_all_the_same() {
+fn a_model_without_training_on_swi_has_rows() {
     let Some(study) = smollm2(3) else { return };
     let rows = accuracy::rows(&study, &accuracy::Config::default()).expect("rows");
     assert_eq!(of(&rows, "text_only").switch_rate.value, 0.0);

@@ -1,5 +1,5 @@
-//! Nothing that a request or a file asks for ends a program: beyond its bounds the answer is an error that names the bound, with exit
-//! code 2, under a limit of 4 GB of address space.
+//! No request or file crashes a program: beyond a bound the answer is an error that names the bound, with exit code 2, under a limit
+//! of 4 GB of address space.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -69,7 +69,7 @@ fn model(folder: &Path, settings: &[(&str, Value)]) -> PathBuf {
 }
 
 #[test]
-fn prompts_beyond_the_context_are_refused() {
+fn prompts_beyond_the_context_are_errors() {
     let home = tempfile::tempdir().expect("a folder");
     let at = |name: &str| home.path().join(name).display().to_string();
     let (micro, ids) = (micro(), listed(&long()));
@@ -89,7 +89,7 @@ fn prompts_beyond_the_context_are_refused() {
     fs::write(at("pairs.jsonl"), pair.to_string()).expect("written");
     let pairs = ["pairs", &at("pairs.jsonl"), &micro, "--out", &at("out"), "--threads", "1"];
     refused(&mut bounded("intervene", &pairs), &["2048 positions"]);
-    // A prompt that the model has positions for, and this machine no memory.
+    // A prompt within the model's positions, but beyond the memory limit.
     let wide = self::model(home.path(), &[("max_position_embeddings", json!(1 << 20))]);
     let many = listed(&(0..60_000).map(|id| 5 + id % 5).collect::<Vec<_>>());
     let wide = ["--model", text(&wide), "--threads", "1", "--ids", &many];
@@ -141,7 +141,7 @@ fn a_session_answers_after_requests_beyond_its_bounds() {
     writeln!(input).expect("written");
     let told = answer();
     assert!(told["error"].as_str().is_some_and(|error| error.contains("at most 67108864 bytes")), "{told}");
-    // Until the context ends, and no further.
+    // Up to the end of the context.
     let endless = json!({ "ignore_eos": true, "max_new_tokens": 1_000_000_000, "k_min": 1 });
     writeln!(input, "{}", json!({ "do": "generate", "prompts": [ids[..2000]], "settings": endless })).expect("written");
     let told = answer();
@@ -152,7 +152,7 @@ fn a_session_answers_after_requests_beyond_its_bounds() {
     assert!(session.wait().expect("it ends").success());
 }
 
-/// A question with these headers before its length.
+/// A request with these headers before `Content-Length`.
 fn send(explorer: &Explorer, body: &str, headers: &str) -> TcpStream {
     let mut stream = explorer.connect();
     let (token, port) = (&explorer.token, explorer.port);
@@ -169,7 +169,7 @@ fn answer(mut stream: TcpStream) -> String {
 }
 
 #[test]
-fn explore_outlives_any_request() {
+fn explore_survives_any_request() {
     let explorer = Explorer::start(bounded("probe", &["explore", &micro(), "--threads", "1"]));
     let about = || answer(send(&explorer, &json!({ "do": "about" }).to_string(), ""));
     let long: String = (0..200_000).map(|word| ["a ", "= ", "5 ", "; "][word % 4]).collect();
@@ -189,16 +189,16 @@ fn explore_outlives_any_request() {
         let told = answer(send(&explorer, &request, ""));
         assert!(told.contains(bound), "{bound}: {}", &told[..told.len().min(600)]);
     }
-    // Two values of a header that says who asks.
+    // Two values of an access header.
     for twice in [format!("Host: 127.0.0.1:{}\r\n", explorer.port), "Origin: http://a\r\nOrigin: http://b\r\n".into()] {
         assert!(answer(send(&explorer, "{}", &twice)).contains("duplicate header"), "{twice}");
     }
-    // Idle connections shut nobody out.
+    // Idle connections do not block others.
     let idle: Vec<TcpStream> = (0..100).map(|_| explorer.connect()).collect();
     let begun = Instant::now();
     assert!(about().contains("\"layers\"") && begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
     drop(idle);
-    // Requests that nobody waits for any more: each would take this model some seconds.
+    // Requests whose clients disconnected: each would take some seconds.
     let settings = json!({ "ignore_eos": true, "max_new_tokens": 1_000_000_000, "k_min": 1 });
     for _ in 0..10 {
         drop(send(&explorer, &see("a = 5 ; ? a :", json!({ "settings": settings })), ""));
@@ -208,7 +208,7 @@ fn explore_outlives_any_request() {
 }
 
 #[test]
-fn files_beyond_their_bounds_are_refused() {
+fn files_beyond_their_bounds_are_errors() {
     let home = tempfile::tempdir().expect("a folder");
     let at = |name: &str| home.path().join(name).display().to_string();
     let micro = micro();
@@ -219,7 +219,7 @@ fn files_beyond_their_bounds_are_refused() {
         refused(&mut bounded("probe", &args), parts);
     };
 
-    // A cell and a line of 160 MB, and a JSON list that is longer than any that is read.
+    // A cell and a line of 160 MB, and a JSON list beyond the maximum length.
     let long = vec![b'x'; 160 << 20];
     fs::write(at("cell.csv"), [b"gold,pred\n\"", &long[..]].concat()).expect("written");
     fs::write(at("line.jsonl"), [b"{\"gold\": \"", &long[..]].concat()).expect("written");
@@ -239,7 +239,7 @@ fn files_beyond_their_bounds_are_refused() {
         &mut bounded("train", &["--preset", &at("recipe.toml"), "--out", &at("run")]),
         &["longer than 268435456 bytes"],
     );
-    // Devices and pipes in the place of files that are read whole.
+    // Devices and pipes instead of files that are read whole.
     assert!(Command::new("mkfifo").arg(at("pipe")).status().expect("mkfifo").success());
     let hook = |file: &str| format!("blocks.0.hook_resid_post@pos[0]=swap:{file}");
     for file in ["/dev/zero", &at("pipe")] {
@@ -255,7 +255,7 @@ fn files_beyond_their_bounds_are_refused() {
     fs::rename(at("pipe"), at("pipe.gguf")).expect("renamed");
     probe(strs(&generate(&at("pipe.gguf"))), &["pipe.gguf", "no such folder or file"]);
 
-    // Tensors that share one storage of 0.6 MB, 10 times as often as they may.
+    // Tensors that share one storage of 0.6 MB, 10 times as many as allowed.
     fs::create_dir(at("shared")).expect("made");
     for file in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
         fs::copy(Path::new(&micro).join(file), Path::new(&at("shared")).join(file)).expect("copied");
@@ -284,7 +284,7 @@ fn files_beyond_their_bounds_are_refused() {
     probe(args, &["tokenizer.model", "at most 1024"]);
 }
 
-/// Verbs that read other files than models and problems, and settings that ask for more than there is.
+/// Commands that read files other than models and problems, and settings beyond the available data.
 #[test]
 fn files_and_settings_of_every_program_have_bounds() {
     let home = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! Outputs that are links or devices: a link is written through and stays, what is no file is refused and stays.
+//! Outputs that are links or devices: writes follow a link and keep it; a device is an error and is not replaced.
 #![cfg(unix)]
 
 use std::fs;
@@ -30,7 +30,7 @@ fn a_linked_folder_is_written_through() {
         assert!(fs::symlink_metadata(at("link")).expect("there").is_symlink(), "the link was replaced");
         assert!(at("disk/real/model.safetensors").is_file());
     }
-    assert_eq!(fs::read_dir(at("disk")).expect("a folder").count(), 1, "nothing is left beside it");
+    assert_eq!(fs::read_dir(at("disk")).expect("a folder").count(), 1, "no other file is left");
     symlink("nowhere", at("dead")).expect("linked");
     fs::write(at("file"), "kept").expect("written");
     for taken in ["dead", "file"] {
@@ -39,9 +39,9 @@ fn a_linked_folder_is_written_through() {
     assert_eq!(fs::read_to_string(at("file")).expect("there"), "kept");
 }
 
-/// As root a rename would put a file in the place of a device of the machine.
+/// As root, a rename would replace a device by a file.
 #[test]
-fn programs_do_not_replace_what_is_no_file() {
+fn programs_do_not_replace_devices() {
     let home = tempfile::tempdir().expect("a folder");
     let at = |name: &str| home.path().join(name);
     fs::write(at("pairs.jsonl"), "{\"gold\": \"3\", \"pred\": \"3\"}\n").expect("written");
@@ -66,8 +66,8 @@ fn programs_do_not_replace_what_is_no_file() {
         .chain(&["stdout.safetensors", "/dev/full"].map(record))
     {
         let output = run(line);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains("not a file"), "{}: {said}", line.2);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains("not a file"), "{}: {text}", line.2);
     }
     for name in ["stdout.jsonl", "stdout.safetensors", "/dev/stdout"] {
         assert!(fs::symlink_metadata(at(name)).expect("there").is_symlink(), "{name}");

@@ -1,5 +1,5 @@
-// The page's decoder in Node.js, against the fixtures: `node tests/live.cjs PAGE FOLDER` (tests/live.rs calls it). Prints a line a
-// check and ends with code 1 where one fails. Leaves in FOLDER what `probe generate` is then asked to do again.
+// The page's decoder in Node.js, against the fixtures: `node tests/live.cjs PAGE FOLDER` (tests/live.rs calls it). Prints one line per
+// check and exits with code 1 if one fails. Writes to FOLDER the cases that `probe generate` then repeats.
 'use strict';
 const crypto = require('crypto');
 const fs = require('fs');
@@ -63,7 +63,7 @@ function families() {
   }
 }
 
-/** Committed traces of a checkpoint, again. */
+/** Decodes the committed traces of a checkpoint again. */
 function traces(run, phase) {
   const by = new Map(), of = subject(run, phase);
   rows(path.join(FIXTURES, '..', 'reports', run, `positions-${phase}.csv`)).forEach((row) => by.set(row.problem, [...(by.get(row.problem) ?? []), row]));
@@ -78,7 +78,7 @@ function traces(run, phase) {
   check(`traces ${run}/${phase}`, same === by.size && same === 24 && most < 1e-4, `${same} of ${by.size} token for token, numbers within ${most.toExponential(1)}`);
 }
 
-/** The rules of src/latent/controller.rs and rules.rs, on the cases of their own tests. */
+/** The rules of src/latent/controller.rs and rules.rs, on the cases of their tests. */
 function rules() {
   const rule = (blocks, k_min = 2, k_cap = 4) => ruleOf({ blocks, k_min, k_cap });
   const closes = (of, step, exit = false, more = {}) => of.closes({ step, exit, entropies: [0], reference: 0, drawn: 0, ...more });
@@ -99,27 +99,27 @@ function rules() {
   check('rules', wrong === 0, `${told.length - wrong} of ${told.length} decisions`);
 }
 
-/** Questions of one's own: what is wrong with them is said. */
+/** Errors for a user's questions. */
 function questions() {
   const right = chain('a = 5 ; h = a + 4 ; c = h - a ; ? c :', 7);
   check('arithmetic', values(right).join() === '5,2,4' && answerIf(right, { step: 0, value: 6 }) === '1', `${values(right)}`);
   const wrong = ['', '? a :', 'a = 5', 'a = 9 ; b = a + 1 ; ? b :', 'a = 5 ; b = c + 1 ; ? b :', 'a = 5 ; b = a / 2 ; ? b :', 'a = 5 ; a = a + 1 ; ? a :', 'a = 5 ; b = a + 1 ; ? z :', 'a = 5 ; ? a :', '<script>alert(1)</script>'];
   const unsaid = wrong.filter((question) => !chain(question, 7).wrong);
-  check('questions', unsaid.length === 0, `${wrong.length} that are none are refused${unsaid.length ? `, but for ${JSON.stringify(unsaid)}` : ''}`);
+  check('questions', unsaid.length === 0, `${wrong.length} invalid questions${unsaid.length ? `, accepted: ${JSON.stringify(unsaid)}` : ''}`);
 }
 
-/** What leaves the page: rows, and text as it is shown. */
+/** The page's output: rows, and escaped text. */
 function exported() {
   const of = subject('micro', 'sft'), row = decode(of, of.words.encode('<bos> a = 5 ; h = a + 4 ; ? h :'));
   const lines = csv([{ name: 'micro/sft', decode: 'normal', subject: of, row }]).trim().split('\n'), width = lines[0].split(',').length;
   const formulas = lines.filter((line) => /(^|,)"?[=+@]/u.test(line));
   check('csv', lines.length === row.positions.length + 1 && width === 11 && formulas.length === 0, `${lines.length - 1} rows of ${width} columns, ${formulas.length} cells begin like a formula`);
   const bad = [...'\u202a\u202e\u2066\u2069\u200f\u0000\u001b\u0085'].filter((c) => shown(`a${c}b`) !== 'a\ufffdb');
-  check('shown', bad.length === 0 && shown('ä <b> ñ 数') === 'ä <b> ñ 数', `${bad.length} steering characters pass`);
-  check('different', [...different(['a', 'b', 'c'], ['a', 'c'])].join() === '1' && different(['a'], ['a']).size === 0, 'the words of one that the other lacks');
+  check('shown', bad.length === 0 && shown('ä <b> ñ 数') === 'ä <b> ñ 数', `${bad.length} control characters pass`);
+  check('different', [...different(['a', 'b', 'c'], ['a', 'c'])].join() === '1' && different(['a'], ['a']).size === 0, 'words that the other text lacks');
 }
 
-/** The page lets its own script run, and nothing else. */
+/** The page allows only its own script. */
 function policy() {
   const html = fs.readFileSync(page, 'utf8'), told = /Content-Security-Policy" content="([^"]*)"/u.exec(html)[1];
   const scripts = [...html.matchAll(/<script([^>]*)>([^]*?)<\/script>/gu)].filter(([, type]) => !type.includes('octet-stream'));
@@ -128,7 +128,7 @@ function policy() {
   check('policy', told.startsWith("default-src 'none'; script-src " + hashes.join(' ') + ';') && scripts.length === 1 && handlers.length === 0, `${scripts.length} script, ${handlers.length} handlers in tags`);
 }
 
-/** What the page carries: unpacked as it does it itself. */
+/** The page's embedded data, unpacked by its own code. */
 async function carried() {
   const html = fs.readFileSync(page, 'utf8'), part = (id) => new RegExp(`<script type="application/octet-stream" id="${id}">([^<]*)</script>`, 'u').exec(html)[1];
   const { runs } = JSON.parse(new TextDecoder().decode(await inflate(part('lab-data'))));
@@ -147,7 +147,7 @@ async function carried() {
   return { run, of: subjects[0] };
 }
 
-/** Every change on some problems, for `probe generate` to do again; and how often arithmetic foresees the answer of a swap. */
+/** Every change on some problems, for `probe generate` to repeat; and how often arithmetic predicts the answer of a swap. */
 function changes({ run, of }) {
   const problems = run.problems.map((question) => ({ question, prompt: of.words.encode(run.prefix + question) })), cases = [];
   const reading = states(of, problems, run.modulus, 40);

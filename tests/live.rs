@@ -1,5 +1,5 @@
-//! The models that run in the page: JavaScript against the fixtures and against `probe generate`. Node.js runs it where it is there; in
-//! Chromium `.ci/page` does.
+//! The page's models: JavaScript against the fixtures and `probe generate`. Runs in Node.js if it is installed; `.ci/page` runs in
+//! Chromium.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use switchyard_programs::report::folder::Folder;
 use switchyard_programs::report::render::report;
 use tempfile::TempDir;
 
-/// Rows of the committed run, as far as the page needs them to know its checkpoints.
+/// Rows of the committed run that the page needs to identify its checkpoints.
 fn rows() -> TempDir {
     let rows = tempfile::tempdir().expect("a folder");
     for file in ["manifest.json", "positions-sft.parquet", "positions-grpo.parquet", "traces-grpo_start.parquet"] {
@@ -18,7 +18,7 @@ fn rows() -> TempDir {
     rows
 }
 
-/// The page over them, and what the terminal says.
+/// The page of these rows, and the terminal's output.
 fn page(rows: &TempDir) -> (String, String) {
     let file = rows.path().join("index.html");
     let done = report(&[Folder::open(rows.path()).expect("rows")], &file).expect("a page");
@@ -26,7 +26,7 @@ fn page(rows: &TempDir) -> (String, String) {
 }
 
 #[test]
-fn small_checkpoints_run_in_the_page_and_it_says_which() {
+fn small_checkpoints_run_in_the_page_and_are_listed() {
     let (html, said) = page(&rows());
     for phase in ["sft", "grpo"] {
         assert!(said.contains(&format!("micro/{phase} runs in the page")), "{said}");
@@ -44,7 +44,7 @@ fn small_checkpoints_run_in_the_page_and_it_says_which() {
 }
 
 #[test]
-fn weights_that_rows_were_not_made_from_do_not_run() {
+fn weights_that_do_not_match_the_rows_do_not_run() {
     let rows = rows();
     let manifest = rows.path().join("manifest.json");
     let text = std::fs::read_to_string(&manifest).expect("a manifest");
@@ -61,7 +61,7 @@ fn weights_that_rows_were_not_made_from_do_not_run() {
     assert!(!said.contains("in the page") && !html.contains("id=\"try\"") && !html.contains("class Decoder"), "{said}");
 }
 
-/// Node.js with what the page's script needs of a browser.
+/// Node.js with the browser functions that the page's script needs.
 fn node() -> Option<Command> {
     let needed = "process.exit(typeof DecompressionStream === 'function' && Array.prototype.findLastIndex ? 0 : 1)";
     let there = Command::new("node").args(["-e", needed]).output().is_ok_and(|output| output.status.success());
@@ -69,7 +69,7 @@ fn node() -> Option<Command> {
 }
 
 #[test]
-fn the_decoder_of_the_page_answers_as_ours_does() {
+fn the_pages_decoder_agrees_with_ours() {
     let Some(mut node) = node() else {
         println!("left out: no Node.js (18 or later) on this machine");
         return;
@@ -87,7 +87,7 @@ fn the_decoder_of_the_page_answers_as_ours_does() {
     let mut kinds: Vec<&str> = cases.iter().filter_map(|case| case["kind"].as_str()).collect();
     kinds.dedup();
     assert!(["swap", "zero", "random", "mean", "own", "steer"].iter().all(|kind| kinds.contains(kind)), "{kinds:?}");
-    // One of each kind and each choice of steps, then every fifth: a process each.
+    // One of each kind and each choice of steps, then every fifth: one process each.
     for case in cases.iter().enumerate().filter(|(at, _)| *at < 21 || at % 5 == 0).map(|(_, case)| case) {
         let line = case["line"].as_str().expect("a command");
         let shell = line.replace("cargo run --bin probe --", "\"$PROBE\"") + " --json --threads 1";
@@ -103,7 +103,7 @@ fn the_decoder_of_the_page_answers_as_ours_does() {
 }
 
 #[test]
-fn a_checkpoint_that_cannot_be_read_is_named_and_the_page_is_made() {
+fn an_unreadable_checkpoint_is_named_and_the_page_is_written() {
     let rows = rows();
     let broken = rows.path().join("sft/checkpoint");
     std::fs::create_dir_all(&broken).expect("a folder");

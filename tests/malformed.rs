@@ -1,10 +1,10 @@
-//! Damaged and hostile input: every parser gets files with bytes changed, cut, doubled and swapped, and may answer with a
-//! result or an error only. No panic, no abort, none over two seconds of work, none beyond two gigabytes, no file elsewhere. Half of
-//! the changes are to bytes, half keep the structure that a reader checks first.
+//! Damaged and hostile input: every parser gets files with bytes changed, cut, doubled and swapped, and must return a result or an
+//! error. No panic, no abort, at most two seconds of work and two gigabytes, no file elsewhere. Half of the mutations change bytes,
+//! half preserve the structure that a reader checks first.
 //!
-//! The cases run in processes of their own, under a limit of the system on their memory: a failed allocation ends the
-//! process, and the parent says which case it was. A case is a function of its number alone:
-//! `SWITCHYARD_CASES=N..M cargo test --test suite malformed:: -- --include-ignored` runs some again.
+//! The cases run in child processes with a memory limit: a failed allocation ends the child, and the parent names the case. A case
+//! depends only on its number:
+//! `SWITCHYARD_CASES=N..M cargo test --test suite malformed:: -- --include-ignored` reruns some.
 
 mod parsers;
 mod structure;
@@ -23,14 +23,14 @@ use parsers::{TARGETS, Target, place};
 
 const CASES: &str = "SWITCHYARD_CASES";
 const FOLDER: &str = "SWITCHYARD_FOLDER";
-/// Of the processor, which a busy machine does not change.
+/// CPU time, which does not depend on the machine's load.
 const SLOWEST: Duration = Duration::from_secs(2);
-/// Of the clock: what waits and does not work hangs.
+/// Wall time: a case that waits without work hangs.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Of address space, in KiB.
+/// Limit of address space, in KiB.
 const MEMORY: usize = 2 << 20;
 
-/// What the attack must notice: cases from [`CANARIES`] on, which are none of the project's code.
+/// Faults that the test must detect: cases from [`CANARIES`] on, outside the project's code.
 const CANARIES: u64 = 1 << 40;
 
 fn canary(case: u64) {
@@ -45,23 +45,23 @@ fn canary(case: u64) {
     }
 }
 
-/// What this process has had of the processors, in the hundredths of a second that Linux counts for programs.
+/// CPU time of this process, in hundredths of a second.
 fn worked() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("what the system says of this process");
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("process statistics");
     let after = stat.rsplit_once(')').expect("a name").1;
     // User and system time are the fields 14 and 15; the third follows the name.
     let ticks = after.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().expect("a number"));
     Duration::from_millis(10 * ticks.sum::<u64>())
 }
 
-/// The seed of case `number` changed: by one to four steps.
+/// The seed of case `number` after one to four mutations.
 fn changed(seed: &[u8], text: bool, rng: &mut ChaCha8Rng) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     for _ in 0..rng.random_range(1..=4) {
         if bytes.is_empty() {
             break;
         }
-        // Headers and keys are at the start of most formats.
+        // Most formats start with headers and keys.
         let end = if rng.random_bool(0.5) { bytes.len() } else { bytes.len().min(600) };
         let at = rng.random_range(0..end);
         let to = (at + rng.random_range(1..64_usize)).min(bytes.len());
@@ -109,7 +109,7 @@ fn changed(seed: &[u8], text: bool, rng: &mut ChaCha8Rng) -> Vec<u8> {
     bytes
 }
 
-/// Seeds of all targets with their own folders, in which one file changes.
+/// Seeds of all targets with their folders, in which one file is mutated.
 fn workplace(temp: &Path) -> Vec<(PathBuf, PathBuf, Vec<u8>)> {
     let own = |(number, target): (usize, &Target)| {
         let folder = temp.join(number.to_string());
@@ -121,7 +121,7 @@ fn workplace(temp: &Path) -> Vec<(PathBuf, PathBuf, Vec<u8>)> {
     TARGETS.iter().enumerate().map(own).collect()
 }
 
-/// One line of a corpus at a time where a whole file of them would be slow to no purpose.
+/// One line of a corpus at a time, if the whole file is slow.
 fn seed_of<'a>(target: &Target, seed: &'a [u8], rng: &mut ChaCha8Rng) -> &'a [u8] {
     if !target.file.ends_with(".jsonl") {
         return seed;
@@ -130,8 +130,8 @@ fn seed_of<'a>(target: &Target, seed: &'a [u8], rng: &mut ChaCha8Rng) -> &'a [u8
     lines[rng.random_range(0..lines.len())]
 }
 
-/// In the child: runs the cases named by the environment. Alone it does nothing, which the parent would notice.
-/// The suite does not build `fuzz/`: a crate that is missing there would be noticed late.
+/// In the child: runs the cases named by the environment. Without them it does nothing, which the parent detects.
+/// The suite does not build `fuzz/`: detects crates missing there.
 #[test]
 fn the_fuzz_target_names_the_crates_of_the_parsers() {
     let manifest = std::fs::read_to_string("fuzz/Cargo.toml").expect("a manifest");
@@ -148,7 +148,7 @@ fn worker() {
     let (Ok(cases), Ok(temp)) = (std::env::var(CASES), std::env::var(FOLDER)) else { return };
     let (first, last) = cases.split_once("..").expect("N..M");
     let (first, last): (u64, u64) = (first.parse().expect("a number"), last.parse().expect("a number"));
-    // Deep, so that a name which leads out of its folder still ends inside `temp`.
+    // Deep, so that a path out of the folder still ends inside `temp`.
     let places = workplace(&Path::new(&temp).join("a/b/c/d"));
     static CASE: AtomicU64 = AtomicU64::new(u64::MAX);
     let note = Path::new(&temp).join("case");
@@ -227,7 +227,7 @@ fn start(cases: &Range<u64>, temp: &Path) -> Child {
     command.env("RAYON_NUM_THREADS", "1").stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts")
 }
 
-/// Runs cases in two processes and says which failed, and how.
+/// Runs cases in two processes. Returns the failed cases with their errors.
 fn failures(cases: Range<u64>) -> Vec<String> {
     let middle = cases.start + (cases.end - cases.start) / 2;
     let halves = [cases.start..middle, middle..cases.end].map(|half| {
@@ -259,7 +259,7 @@ fn failures(cases: Range<u64>) -> Vec<String> {
     failures
 }
 
-/// `SWITCHYARD_CASES=N..M`: other cases than the usual million.
+/// Cases of `SWITCHYARD_CASES=N..M`, instead of the default million.
 fn named_cases() -> Option<Range<u64>> {
     let text = std::env::var(CASES).ok()?;
     let (first, last) = text.split_once("..")?;

@@ -1,4 +1,4 @@
-//! Peak memory, counted by the allocator: replay must not grow with the number of blocks, loading not beyond the file.
+//! Peak memory, counted by the allocator: replay does not grow with the number of blocks, loading not beyond the file.
 
 mod common;
 
@@ -28,7 +28,7 @@ struct Counting;
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call goes to the system's allocator as it is; only sizes are counted.
+// SAFETY: every call is forwarded unchanged to the system's allocator; only sizes are counted.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let held = HELD.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
@@ -45,10 +45,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// One test at a time: what is counted is the whole process.
+/// One test at a time: the count is for the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Bytes that `work` held at its worst, beyond what was there before.
+/// Peak bytes of `work`, minus those allocated before.
 fn peak(work: impl FnOnce()) -> usize {
     let before = HELD.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
@@ -56,7 +56,7 @@ fn peak(work: impl FnOnce()) -> usize {
     PEAK.load(Ordering::Relaxed) - before
 }
 
-/// One response: `blocks` blocks of so many `latents`, each after `text` text tokens.
+/// One response: `blocks` blocks of `latents` latents, each after `text` text tokens.
 fn rollout(blocks: usize, latents: usize, text: usize) -> Rollout {
     let sampled = |token, kind| Position {
         token,
@@ -99,19 +99,19 @@ fn replay_as(model: &Decoder, grpo: Grpo, rollouts: &[Rollout]) -> usize {
 }
 
 #[test]
-fn replay_does_not_hold_what_it_need_not() {
+fn replay_stores_only_one_segment() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let model = Decoder::random(&tiny_config(Family::Qwen3, true), 0, &Device::flex().autodiff()).expect("a model");
     replay(&model, ReplayMode::Segmented, 2, 24); // thread pools and tables of the first call
 
     let growth = |few: usize, many: usize| many as f64 / few as f64;
     let of = |mode, blocks, text| replay(&model, mode, blocks, text);
-    // The same 384 text tokens in 2 or 16 segments. One segment's graph is what is held, so more of them cost less.
+    // The same 384 text tokens in 2 or 16 segments. Only one segment's graph is in memory, so more segments cost less.
     let [few, many] = [(2, 192), (16, 24)].map(|(blocks, text)| of(ReplayMode::Segmented, blocks, text));
     println!("segmented, 384 text tokens: 2 segments {few} B, 16 segments {many} B ({:.2} x)", growth(few, many));
-    assert!(growth(few, many) < 0.5, "segmented replay holds more than a segment: {few} B, {many} B");
-    // Eight times the text: one graph holds every segment, and every segment's copy of the keys before it; segmented replay
-    // holds one segment and the keys, whose number alone grows.
+    assert!(growth(few, many) < 0.5, "segmented replay stores more than a segment: {few} B, {many} B");
+    // Eight times the text: one graph stores every segment and its copy of the earlier keys; segmented replay stores one segment and
+    // the keys, so only the keys grow.
     let [short, long] = [2, 16].map(|blocks| of(ReplayMode::Segmented, blocks, 24));
     let [graph_short, graph_long] = [2, 16].map(|blocks| of(ReplayMode::TextGraph, blocks, 24));
     println!(
@@ -121,25 +121,25 @@ fn replay_does_not_hold_what_it_need_not() {
     println!("  in one graph: {graph_short} B, {graph_long} B ({:.1} x)", growth(graph_short, graph_long));
     assert!(growth(short, long) < 5.0 && growth(graph_short, graph_long) > 2.0 * growth(short, long));
 
-    // Gradient through latents: what is run again is not held meanwhile.
+    // Gradient through latents: recomputed waves are not stored.
     let rollouts = vec![rollout(16, 2, 24); 4];
     let [whole, again] = [0, 4].map(|checkpoint_every| {
         replay_as(&model, Grpo { replay: ReplayMode::FullBptt, checkpoint_every, ..Grpo::default() }, &rollouts)
     });
     println!("through 32 latents: one graph {whole} B, run again by fours {again} B ({:.2} x)", growth(whole, again));
-    assert!(growth(whole, again) < 0.5, "segments that are run again are held: {whole} B, {again} B");
+    assert!(growth(whole, again) < 0.5, "recomputed segments stay in memory: {whole} B, {again} B");
 
-    // Latents without gradient: the same text in more blocks costs the graph only its copies of keys and values, one up
-    // to each block (this model is narrow: they weigh more here than in a wide one).
+    // Latents without gradient: more blocks of the same text cost the graph only copies of keys and values, one per block (a larger share
+    // in this narrow model than in a wide one).
     let [one, twelve] = [(1, 240), (12, 20)].map(|(blocks, text)| of(ReplayMode::TextGraph, blocks, text));
     println!("frozen latents, 240 text tokens: 1 block {one} B, 12 blocks {twelve} B ({:.2} x)", growth(one, twelve));
     assert!(growth(one, twelve) < 1.6, "frozen replay grows with the number of blocks: {one} B, {twelve} B");
 }
 
-/// What the gradient through the recurrence costs beside frozen latents: 48 text tokens, and so many latents in blocks of six.
+/// Cost of the gradient through the recurrence against frozen latents: 48 text tokens, and latents in blocks of six.
 #[test]
 #[ignore = "a measurement"]
-fn what_the_gradient_through_latents_costs() {
+fn cost_of_the_gradient_through_latents() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let config = ModelConfig {
         hidden_size: 64,
@@ -188,9 +188,9 @@ fn what_the_gradient_through_latents_costs() {
     }
 }
 
-/// Bytes that a supervised batch is planned with are those that its gradient holds, of every family and at every length.
+/// The planned bytes of a supervised batch equal those of its gradient, for every family and length.
 #[test]
-fn a_training_batch_holds_what_the_plan_says() {
+fn a_training_batch_uses_the_planned_memory() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let wide = |family, hidden_size, intermediate_size| ModelConfig {
         hidden_size,
@@ -246,9 +246,9 @@ fn a_training_batch_holds_what_the_plan_says() {
     }
 }
 
-/// A model of 26 MB in bf16: no matrix is a tenth of it.
+/// A model of 26 MB in bf16: each matrix is less than a tenth of it.
 #[test]
-fn a_model_kept_as_stored_takes_the_memory_of_its_file() {
+fn a_model_in_its_stored_format_uses_the_memory_of_its_file() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let config = ModelConfig {
         vocab_size: 2048,

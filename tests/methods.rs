@@ -1,5 +1,5 @@
-//! Methods against PyTorch (fixtures/make_methods.py), against each other where one is the other's special case, and their
-//! latents under the same experiments as SWITCH's.
+//! Methods against PyTorch (fixtures/make_methods.py), against each other where one is a special case, and their latents in the
+//! experiments of SWITCH.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +36,7 @@ use crate::common::programs::{done, program, refused};
 use crate::parity::reference::{compare_gradients, fixture, read, tiny};
 
 const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: 95 };
-/// Closes a response.
+/// Ends a response.
 const END: u32 = 92;
 
 #[derive(Deserialize)]
@@ -46,7 +46,7 @@ struct Written {
     answer: Vec<u32>,
 }
 
-/// The samples of the fixture, as a corpus of four.
+/// The fixture's samples, as a corpus of four.
 fn corpus() -> Corpus {
     let text = std::fs::read_to_string(fixture("methods/samples.json")).expect("the fixture");
     let written: Vec<Written> = serde_json::from_str(&text).expect("samples");
@@ -88,7 +88,7 @@ fn corpus() -> Corpus {
     }
 }
 
-/// The first clause of every sample but the first is tagged.
+/// Tags the first clause of every sample except the first.
 fn tagged(corpus: &Corpus) -> Vec<TaggedLine> {
     let spans = |i: usize, s: &Sample| if i == 0 { vec![] } else { vec![s.clauses[0].clone()] };
     let tagged = |(i, s): (usize, &Sample)| TaggedLine {
@@ -105,7 +105,7 @@ fn recipe(set: &[&str]) -> Recipe {
     Recipe::resolve("smoke", &set).expect("a recipe")
 }
 
-/// What a method declares of the phase of this name.
+/// A method's declaration of this phase.
 fn declared<'a>(method: &str, phase: &str, context: Context<'a>) -> SupervisedPhase<'a> {
     let phases = by_name(method).expect("a method").phases(context.recipe);
     let found = phases.into_iter().find(|p| p.name == phase).expect("a phase");
@@ -118,7 +118,7 @@ fn rows(what: &SupervisedPhase, step: usize) -> Vec<Row> {
 }
 
 #[test]
-fn losses_and_gradients_are_pytorchs() {
+fn losses_and_gradients_agree_with_pytorch() {
     let (corpus, mut reference) = (corpus(), read("methods/reference.safetensors"));
     reference.extend(read("methods/latent_sft.safetensors"));
     let recipe = recipe(&[
@@ -146,7 +146,7 @@ fn losses_and_gradients_are_pytorchs() {
         "colar.entropy=0.01",
     ]);
     let context = Context { recipe: &recipe, corpus: &corpus, tagged: &[] };
-    // Four samples are one batch: iCoT removes a token a step.
+    // Four samples are one batch: iCoT removes one token per step.
     let projection = HeadSizes { projection: Some(24), ..HeadSizes::default() };
     for (name, method, step, heads) in [
         ("icot", "icot", 3, HeadSizes::default()),
@@ -176,7 +176,7 @@ fn losses_and_gradients_are_pytorchs() {
         let mut rows = rows(&what, step);
         for slot in rows.iter_mut().flat_map(|row| &mut row.slots) {
             assert!(slot.tokens.contains(&slot.label), "{slot:?}");
-            // Drawn at random; the fixture learns the first.
+            // Chosen at random; the fixture trains on the first.
             slot.label = slot.tokens[0];
         }
         let sums = what.objective.sums(&model, &rows, IDS.latent).expect("a loss");
@@ -222,11 +222,11 @@ fn trained(what: &SupervisedPhase) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn special_cases_are_the_other_method_bit_for_bit() {
+fn special_cases_equal_the_other_method_bit_for_bit() {
     let corpus = corpus();
     let tagged = tagged(&corpus);
     let cases = [
-        // One phase, the settings that make it the other, the other.
+        // A phase, the settings that reduce it to another method, that method.
         (("coconut", "coconut"), vec!["coconut.stages=[{k=0,steps=3}]"], ("text_cot", "base")),
         (("icot", "icot"), vec!["icot.remove_per_epoch=0", "icot.smoothing=inf"], ("text_cot", "base")),
         (("pause", "pause"), vec!["pause.tokens=0"], ("no_cot", "no_cot")),
@@ -246,7 +246,7 @@ fn special_cases_are_the_other_method_bit_for_bit() {
         let (ours, blocks) = phase(special, &set);
         let (theirs, _) = phase(other, &set);
         assert!(ours == theirs, "{special:?} with {set:?} is not {other:?}");
-        // As it is set otherwise it is another: the comparison could fail.
+        // With other settings the two differ: the comparison can fail.
         let (usual, _) = phase(special, &[]);
         assert!(usual != theirs, "{special:?} is {other:?} whatever its settings");
         if special.0 != "switch" {
@@ -255,14 +255,14 @@ fn special_cases_are_the_other_method_bit_for_bit() {
     }
 }
 
-/// Latents of each row of a phase, step by step.
+/// Number of latents of each row, per step of a phase.
 fn latents(what: &SupervisedPhase) -> Vec<usize> {
     let count = |row: Row| row.ids.iter().filter(|id| **id == IDS.latent).count();
     (0..what.steps).flat_map(|step| rows(what, step)).map(count).collect()
 }
 
 #[test]
-fn mixed_stages_come_in_proportion_and_unmixed_rows_do_not_depend_on_a_draw() {
+fn mixed_stages_have_their_shares_and_unmixed_rows_are_not_random() {
     let corpus = corpus();
     let at = |set: &[&str]| {
         let stages = "coconut.stages=[{k=3,steps=600}]";
@@ -284,7 +284,7 @@ fn mixed_stages_come_in_proportion_and_unmixed_rows_do_not_depend_on_a_draw() {
 }
 
 #[test]
-fn controls_of_coconut_differ_from_it_in_what_their_names_say() {
+fn controls_of_coconut_differ_only_as_named() {
     let corpus = corpus();
     let stages = "coconut.stages=[{k=1,steps=2},{k=4,steps=3}]";
     let recipe = recipe(&[stages, "coconut.max_stage=3", "coconut.c=2", "coconut.mixing=0.5", "coconut.smoothing=0.2"]);
@@ -295,7 +295,7 @@ fn controls_of_coconut_differ_from_it_in_what_their_names_say() {
     let last = declared("coconut_no_curriculum", "coconut_no_curriculum", context);
     for step in 0..coconut.steps {
         let (theirs, bare) = (rows(&coconut, step), rows(&bare, step));
-        assert_eq!(rows(&pause, step), theirs, "the same rows: what is fed differs");
+        assert_eq!(rows(&pause, step), theirs, "the same rows: only the inputs differ");
         for (mut row, bare) in theirs.into_iter().zip(bare) {
             row.ids.retain(|id| ![IDS.swi, IDS.latent, IDS.swi_end].contains(id));
             assert_eq!((row.ids.len() - bare.prompt, &row.ids), (bare.ids.len() - bare.prompt, &bare.ids));
@@ -313,14 +313,14 @@ fn controls_of_coconut_differ_from_it_in_what_their_names_say() {
     assert_eq!(blocks(&last), (block.clone(), Source::HiddenState));
     assert_eq!(blocks(&pause), (block, fixed));
     assert!(pause.exports.iter().all(|export| export.reasoning.as_ref().is_some_and(|r| r.source == fixed)));
-    // The text goes stage by stage, and all latents are there.
+    // Text is removed stage by stage, and all latents are present.
     let recipe = self::recipe(&[stages, "coconut.max_stage=3", "coconut.c=2", "coconut.all_latents=true"]);
     let whole = declared("coconut", "coconut", Context { recipe: &recipe, ..context });
     assert!(latents(&whole).iter().all(|n| *n == 6) && !all_gone(&rows(&whole, 0)[3]));
 }
 
 #[test]
-fn thoughts_stand_for_the_steps_that_are_gone() {
+fn thoughts_replace_the_removed_steps() {
     let corpus = corpus();
     let at = |set: &[&str], step: usize| {
         let stages = "coconut.stages=[{k=2,steps=1},{k=4,steps=1}]";
@@ -346,7 +346,6 @@ fn thoughts_stand_for_the_steps_that_are_gone() {
     }
 }
 
-/// A causal decoder cannot tell them apart: what is fed does not depend on a state.
 /// The loss of a method's first batch under a setting, and its gradients by name.
 fn graded(method: &str, set: &str) -> (f32, Vec<(String, HostTensor)>) {
     let corpus = corpus();
@@ -363,7 +362,7 @@ fn graded(method: &str, set: &str) -> (f32, Vec<(String, HostTensor)>) {
     (value, gradients_by_name(&model, &grads).expect("gradients"))
 }
 
-/// How far losses and gradients are apart: of a parameter, as a share of its largest gradient. The second may have more parameters.
+/// Difference of losses and gradients; per parameter as a share of its largest gradient. The second may have more parameters.
 fn apart((a, grads): &(f32, Vec<(String, HostTensor)>), (b, others): &(f32, Vec<(String, HostTensor)>)) -> f32 {
     let most = |tensor: &HostTensor| tensor.data.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
     let one = |(name, x): &(String, HostTensor)| {
@@ -374,8 +373,9 @@ fn apart((a, grads): &(f32, Vec<(String, HostTensor)>), (b, others): &(f32, Vec<
     grads.iter().map(one).fold((a - b).abs() / b, f32::max)
 }
 
+/// In a causal decoder, the inputs of pauses do not depend on a state.
 #[test]
-fn pauses_in_one_pass_are_those_in_many() {
+fn pauses_in_one_forward_equal_those_in_many() {
     let one = graded("coconut_pause", "coconut.one_pass=true");
     let same = apart(&one, &graded("coconut_pause", "coconut.one_pass=false"));
     println!("one pass and six: {same:.1e}");
@@ -383,7 +383,7 @@ fn pauses_in_one_pass_are_those_in_many() {
     assert!(apart(&one, &graded("coconut", "coconut.one_pass=true")) > 1e-3, "Coconut's own latents are the pauses");
 }
 
-/// Not bit for bit: sums over the parameters, the decoder's zeros among them, are rounded in another order.
+/// Not bit for bit: sums over parameters, including the decoder's zeros, round in another order.
 #[test]
 fn sim_cot_without_its_decoder_is_coconut() {
     let coconut = graded("coconut", "simcot.weight=0");
@@ -393,7 +393,7 @@ fn sim_cot_without_its_decoder_is_coconut() {
     assert!(apart(&coconut, &graded("simcot", "simcot.weight=1")) > 1e-3, "the decoder teaches nothing");
 }
 
-/// Noise is on what is learnt and fed in the second stage alone, and belongs to step and sample.
+/// Noise is added only to targets and inputs of the second stage, and depends on step and sample.
 #[test]
 fn latent_sft_learns_superpositions_with_noise() {
     let corpus = corpus();
@@ -412,9 +412,9 @@ fn latent_sft_learns_superpositions_with_noise() {
     assert!((none - one).abs() > 1e-3 && (one - two).abs() > 1e-3, "without noise {none}, with {one} and {two}");
 }
 
-/// A block of mixtures is left where `</swi>` is the most probable token, however the answer is drawn.
+/// A block of mixtures ends where `</swi>` is the most probable token, whatever the sampling settings.
 #[test]
-fn superpositions_end_with_the_token_that_weighs_most() {
+fn superpositions_end_with_the_most_probable_token() {
     let model = tiny("qwen3_tied", &Device::flex());
     let (source, blocks) =
         (Source::VocabularyMixture { top_k: 5, top_p: 1.0, temperature: 1.0 }, Blocks::Thinking { limit: 6 });
@@ -435,9 +435,9 @@ fn superpositions_end_with_the_token_that_weighs_most() {
     }
 }
 
-/// What the method asks of GRPO is what its table says.
+/// The method's GRPO settings equal those of its table.
 #[test]
-fn latent_grpo_masks_selects_and_raises_as_its_settings_say() {
+fn latent_grpo_follows_its_settings() {
     let asked = |set: &[&str]| {
         let recipe = recipe(set);
         let phases = by_name("latent_grpo").expect("a method").phases(&recipe);
@@ -459,7 +459,7 @@ fn latent_grpo_masks_selects_and_raises_as_its_settings_say() {
 }
 
 #[test]
-fn coconut_and_icot_forget_the_optimisers_state_where_the_rows_change() {
+fn coconut_and_icot_reset_the_optimiser_at_each_stage() {
     let corpus = corpus();
     let stages = "coconut.stages=[{k=1,steps=4},{k=2,steps=5}]";
     let set = [stages, "coconut.batch=2", "icot.batch=4", "icot.remove_per_epoch=0.5"];
@@ -468,7 +468,7 @@ fn coconut_and_icot_forget_the_optimisers_state_where_the_rows_change() {
         let recipe = recipe_with(more);
         declared(method, method, Context { recipe: &recipe, corpus: &corpus, tagged: &[] }).resets
     };
-    // Two batches of two are a pass over the four samples.
+    // Two batches of two are one epoch of the four samples.
     assert_eq!(resets("coconut", "coconut.reset=epoch"), [2, 4, 6, 8]);
     assert_eq!(resets("coconut", "coconut.reset=stage"), [4]);
     assert!(resets("coconut", "coconut.reset=never").is_empty() && resets("icot", "icot.reset=false").is_empty());
@@ -476,7 +476,7 @@ fn coconut_and_icot_forget_the_optimisers_state_where_the_rows_change() {
     let context = Context { recipe: &recipe, corpus: &corpus, tagged: &[] };
     let coconut = declared("coconut", "coconut", context);
     assert_eq!(coconut.steps, 9);
-    // Their rates are constant; ours may fall once the text is gone.
+    // Their learning rates are constant; ours may decay after the text is removed.
     let last = |method: &str, more: &str| {
         let recipe = recipe_with(more);
         let what = declared(method, method, Context { recipe: &recipe, corpus: &corpus, tagged: &[] });
@@ -486,17 +486,17 @@ fn coconut_and_icot_forget_the_optimisers_state_where_the_rows_change() {
         assert_eq!(last(method, "seed=0"), 1.0, "{method}");
         assert!(last(method, &format!("{method}.cosine=true")) < 0.5, "{method}");
     }
-    // The checkpoint at the end of a stage is decoded as that stage was trained.
+    // The checkpoint of a stage decodes as the stage was trained.
     let blocks: Vec<_> =
         coconut.exports.iter().map(|e| (e.after, e.reasoning.as_ref().map(|r| r.blocks.clone()))).collect();
     assert_eq!(blocks, [(4, Some(Blocks::AfterPrompt { steps: 2 }))]);
     assert_eq!(coconut.reasoning.blocks, Blocks::AfterPrompt { steps: 4 });
-    // A token every second step, until the longest chain (11 tokens) is gone.
+    // One token every second step, until the longest chain (11 tokens) is removed.
     assert_eq!(declared("icot", "icot", context).resets, (1..12).map(|n| 2 * n).collect::<Vec<_>>());
 }
 
 #[test]
-fn stages_may_hold_the_same_text_in_fewer_and_fewer_latents() {
+fn stages_may_compress_the_same_text_into_fewer_latents() {
     let corpus = corpus();
     let tagged = tagged(&corpus);
     let recipe = recipe(&[
@@ -515,7 +515,7 @@ fn stages_may_hold_the_same_text_in_fewer_and_fewer_latents() {
         let expected: Vec<usize> = (0..4).map(|i| if i == 0 { 0 } else { latents(clause(i).min(k), c) }).collect();
         assert_eq!(found, expected, "step {step}");
     }
-    // Each stage's checkpoint says which lengths it was trained at.
+    // Each stage's checkpoint records its trained block lengths.
     let dwell = |c: f64, k: usize| {
         let mut lengths: Vec<usize> = (1..4).map(|i| latents(clause(i).min(k), c)).collect();
         lengths.sort_unstable();
@@ -558,7 +558,7 @@ fn pauses<'a>(model: &'a Decoder, settings: &'a DecodeSettings) -> Decode<'a> {
 }
 
 #[test]
-fn pauses_stand_between_prompt_and_text_with_no_marker() {
+fn pauses_are_between_prompt_and_text_without_markers() {
     let model = tiny("qwen3_tied", &Device::flex());
     for switching in [Switching::Free, Switching::Forced] {
         for trace in paused(&model, switching, 0.0) {
@@ -570,7 +570,7 @@ fn pauses_stand_between_prompt_and_text_with_no_marker() {
             );
             assert!(kinds[3..].iter().all(|k| *k == PositionRole::Text), "{switching:?}: {kinds:?}");
             assert_eq!((trace.latent_calls(), trace.blocks().len(), trace.switched()), (3, 1, true));
-            // By the definition: a pause is one more token with an embedding of its own.
+            // By definition a pause is a token with its own embedding.
             let ids: Vec<u32> = [trace.prompt.clone(), vec![IDS.latent; 3]].concat();
             let lengths = switchyard::model::Span::prompts(&[ids.len()], false);
             let embedded = model.embed(std::slice::from_ref(&ids)).expect("ids in the table");
@@ -584,7 +584,7 @@ fn pauses_stand_between_prompt_and_text_with_no_marker() {
         let traces = paused(&model, switching, 0.0);
         assert!(traces.iter().all(|t| !t.switched() && t.visible_tokens() > 0), "{switching:?}");
     }
-    // Sampled rows are replayed with the log-probabilities that they were drawn with.
+    // Replays of sampled rows have the sampling log-probabilities.
     let traces = paused(&model, Switching::Free, 0.9);
     let settings = settings(Switching::Free, 0.9);
     let replayed = replay::logprobs(pauses(&model, &settings), &traces).expect("a replay");
@@ -602,11 +602,11 @@ fn pauses_stand_between_prompt_and_text_with_no_marker() {
 }
 
 #[test]
-fn forward_passes_are_counted_as_the_model_makes_them() {
+fn the_count_of_forward_passes_is_exact() {
     let model = tiny("qwen3_tied", &Device::flex());
     let rules =
         [Blocks::Never, Blocks::Pause { steps: 3 }, Blocks::AfterPrompt { steps: 2 }, Blocks::Thinking { limit: 4 }];
-    // One row ends at its budget, one at a token that stops it.
+    // One row ends at its budget, one at a stop token.
     let first = |trace: &Trace| trace.positions.iter().find(|p| p.kind == PositionRole::Text).map(|p| p.token);
     for rule in rules {
         let mut stop = END;
@@ -652,7 +652,7 @@ struct Fed {
 }
 
 #[test]
-fn training_free_rules_feed_what_pytorch_feeds() {
+fn training_free_rules_have_pytorchs_inputs() {
     let text = std::fs::read_to_string(fixture("methods/decodes.json")).expect("the fixture");
     let cases: Vec<Fed> = serde_json::from_str(&text).expect("decodes");
     let model = tiny("qwen3_tied", &Device::flex());
@@ -663,7 +663,7 @@ fn training_free_rules_feed_what_pytorch_feeds() {
         let swi = rules::SwiReasoning { window: 2, budget: 3, switches: 0, limit: 4, end, symbols: vec![] };
         let fed = rules::SwiReasoning { budget: 0, switches: 2, symbols: fed_themselves, ..swi.clone() };
         let soft = rules::SoftThinking { certain, patience: 2, temperature: 0.6, limit: 6, end };
-        // Thinking ends by the mixture: what a row would draw does not matter.
+        // Thinking ends by the mixture, not by the sampled token.
         let source = mixture(3, 0.2, 0.6);
         let how = Decode { source: &source, controller: &soft, ..pauses(&model, &wild) };
         let request = Request { problem: 1, prompt: prompt.clone(), rollout: 0, limit: None };
@@ -687,7 +687,7 @@ fn training_free_rules_feed_what_pytorch_feeds() {
                 "{name}, {prompt:?}, end {end}"
             );
             blocks += traces[0].blocks().len();
-            // What a checkpoint names in its reasoning.json is read back as it was.
+            // reasoning.json reads back unchanged.
             let json = serde_json::to_string(&rule).expect("JSON");
             assert_eq!(serde_json::from_str::<Blocks>(&json).expect("a rule"), rule, "{json}");
         }
@@ -699,7 +699,7 @@ fn mixture(top_k: usize, top_p: f64, temperature: f64) -> Source {
     Source::VocabularyMixture { top_k, top_p, temperature }
 }
 
-/// A run of `smoke` with the methods that SWITCH is compared with.
+/// A run of `smoke` with the baselines of SWITCH.
 fn smoke(out: &Path) {
     let methods = "coconut,pause,icot,codi,colar,swireasoning,soft_thinking";
     let set = ["--set", "base.annotator_accuracy=0", "--set", "evaluation.problems=120", "--threads", "2"];
@@ -708,7 +708,7 @@ fn smoke(out: &Path) {
     done(program("train").args(["--preset", "smoke", "--method", methods, "--out"]).arg(out).args(set));
 }
 
-/// Names of what the probes of layers were fitted for.
+/// Target names of the layer probes.
 fn probed(study: &Study) -> BTreeSet<String> {
     let quick = layer_probe::Config { untrained: false, ..layer_probe::Config::default() };
     let (rows, _) = layer_probe::probe(study, &quick).expect("probes");
@@ -716,7 +716,7 @@ fn probed(study: &Study) -> BTreeSet<String> {
 }
 
 #[test]
-fn their_latents_go_through_the_experiments_of_switch() {
+fn experiments_run_on_the_latents_of_every_method() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     smoke(temp.path());
     let summary = std::fs::read_to_string(temp.path().join("summary.md")).expect("a summary");
@@ -726,7 +726,7 @@ fn their_latents_go_through_the_experiments_of_switch() {
         let (scores, traces) = study.decoded().expect("decodes");
         assert_eq!((scores.switch_rate.value, scores.latent_calls), (1.0, f64::from(latents)), "{phase}");
         assert!(traces.iter().all(|t| t.blocks().len() == 1), "{phase}");
-        // No `<swi>` was drawn: one that the rule puts there has no log-probability.
+        // No `<swi>` was sampled: a forced one has no log-probability.
         let swi = |t: &Trace| {
             t.positions.iter().filter(|p| p.kind == PositionRole::Swi).map(|p| p.logprob).collect::<Vec<_>>()
         };
@@ -741,7 +741,7 @@ fn their_latents_go_through_the_experiments_of_switch() {
         };
         let done = latent_intervention::rows(&study, &config);
         if phase == "pause" {
-            // The same embedding at every pause: another problem's moves nothing, and the experiment says so.
+            // Every pause has the same embedding: another problem's has no effect, and the experiment reports that.
             let said = format!("{:#}", done.expect_err("an error"));
             assert!(said.contains("changed nothing"), "{said}");
         } else {
@@ -762,14 +762,14 @@ fn their_latents_go_through_the_experiments_of_switch() {
         let rows = latent_intervention::rows(&study, &config).expect("the experiment").rows;
         assert!(rows.iter().any(|r| r.mode == "skip") && rows.iter().any(|r| r.mode == "zero"), "{phase}");
         if phase == "colar" {
-            // Its own limit (8) bounds a block, not the cap of blocks that a model closes (5).
+            // The rule's limit (8) bounds a block, not the cap for blocks that the model closes (5).
             let beyond = |step| {
                 let config = latent_intervention::Config { steps: vec![Steps::Only(step)], ..config.clone() };
                 let done = latent_intervention::rows(&study, &config);
                 done.is_err_and(|why| format!("{why:#}").contains("does not exist"))
             };
             assert!(!beyond(5) && beyond(8));
-            // As many steps as the model took, and no switch to probe for.
+            // As many steps as the model ran, and no switch to probe.
             let targets = probed(&study);
             assert!(targets.contains("value:s1@1") && targets.iter().all(|t| t.starts_with("value:s")), "{targets:?}");
             let longest = study.decoded().expect("decodes").1.iter().map(|t| t.latent_calls()).max().expect("a block");
@@ -780,7 +780,7 @@ fn their_latents_go_through_the_experiments_of_switch() {
             );
         }
     }
-    // What does not apply is left out, not failed; where the user names it, it is an error.
+    // Inapplicable experiments are skipped; naming one is an error.
     let probe = |only: &[&str]| {
         let mut command = program("probe");
         command.arg(temp.path()).args(["--phase", "coconut", "--problems", "40"]).args(only).arg("--out");

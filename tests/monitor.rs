@@ -1,4 +1,4 @@
-//! `monitor` on scores that are normal by construction, and from a model to its rows.
+//! `monitor` on scores that are normal by construction, and end to end on a model.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -23,8 +23,8 @@ use tempfile::TempDir;
 use crate::common::known::micro;
 use crate::common::programs::{done, program, text};
 
-/// A model of the task that has learnt next to nothing, with a block of three latents after every prompt. What it is told apart by
-/// is the mark in its prompt.
+/// A nearly untrained model of the task, with a block of three latents after every prompt. Only the mark in the prompt identifies a
+/// trigger.
 fn organism(threads: usize) -> Study {
     static RUN: OnceLock<TempDir> = OnceLock::new();
     let run = RUN.get_or_init(|| {
@@ -65,7 +65,7 @@ fn of(rows: &[MonitorRow], edit: Edit, dose: f64, monitor: Monitor, letters: Let
 }
 
 #[test]
-fn a_monitor_meets_its_nulls_and_an_adversary_who_takes_its_direction_leaves_it_nothing() {
+fn a_monitor_has_valid_nulls_and_fails_once_its_direction_is_removed() {
     let Found { monitors: found, hidden, access } = {
         let found = rows(&organism(2), &short()).expect("rows");
         println!("{}", table(&found));
@@ -79,7 +79,7 @@ fn a_monitor_meets_its_nulls_and_an_adversary_who_takes_its_direction_leaves_it_
         let pushed = of(&found, Edit::Removed, 1.0, Monitor::Deployed, letters);
         let half = of(&found, Edit::Removed, 0.5, Monitor::Deployed, letters);
         let random = of(&found, Edit::Random, 1.0, Monitor::Deployed, letters);
-        // All of the direction is gone: every problem scores the same, on one side of the threshold.
+        // The direction is removed: every problem has the same score, on one side of the threshold.
         assert_eq!(pushed.recall.value, pushed.false_alarms.value);
         assert!(pushed.recall.value == 0.0 || pushed.recall.value == 1.0, "{}", pushed.recall);
         assert!(pushed.fitted.is_none() && pushed.directions == 1);
@@ -88,7 +88,7 @@ fn a_monitor_meets_its_nulls_and_an_adversary_who_takes_its_direction_leaves_it_
         let untouched = of(&found, Edit::Untouched, 0.0, Monitor::Refitted, letters);
         assert_eq!((untouched.same_answer.value, untouched.change), (1.0, None));
     }
-    // A question's words give away letters that were met, and no others.
+    // A question's words reveal the training letters, and no others.
     let question = |letters| of(&found, Edit::Untouched, 0.0, Monitor::Question, letters).auroc;
     assert!(question(Letters::Seen).value > 0.95, "{}", question(Letters::Seen));
     assert!(question(Letters::HeldOut).covers(0.5), "{}", question(Letters::HeldOut));
@@ -103,18 +103,18 @@ fn judged_by_access(access: &[MonitorAccessRow]) {
     let untouched: Vec<(Access, Letters)> = levels(Edit::Untouched).map(|row| (row.access, row.letters)).collect();
     let all = Access::ALL.iter().flat_map(|access| [(*access, Letters::Seen), (*access, Letters::HeldOut)]);
     assert_eq!(untouched, all.collect::<Vec<_>>());
-    // The edit changes what follows: answers under interventions are not measured on it.
+    // The edit changes later tokens, so answers under interventions are not measured.
     assert_eq!(levels(Edit::Removed).count(), 2 * (Access::ALL.len() - 1));
     let n =
         |letters| access.iter().filter(|row| row.letters == letters).map(|row| row.identity.n).collect::<BTreeSet<_>>();
     assert_eq!((n(Letters::Seen).len(), n(Letters::HeldOut).len()), (1, 1));
-    // A question's words give away letters that were met.
+    // A question's words reveal the training letters.
     let text = levels(Edit::Untouched).find(|row| row.access == Access::Text).expect("text");
     assert!(text.recall.value > text.false_alarms.value + 0.4, "{text:?}");
 }
 
 #[test]
-fn a_threshold_flags_the_rate_that_is_asked_and_intervals_hold_the_true_recall() {
+fn a_threshold_has_the_requested_rate_and_intervals_cover_the_recall() {
     // Honest scores are normal, those of triggers two deviations higher; 200 resamplings of 2,000 problems.
     let mut rng = ChaCha8Rng::seed_from_u64(5);
     for rate in [0.01, 0.05] {
@@ -129,7 +129,7 @@ fn a_threshold_flags_the_rate_that_is_asked_and_intervals_hold_the_true_recall()
         assert!(held >= 180, "{held} of 200 intervals hold the recall at rate {rate}");
         assert!((alarms - rate).abs() < 0.25 * rate, "{alarms} false alarms at rate {rate}");
     }
-    // 98 decoys cannot promise one in a hundred, 99 can.
+    // A rate of 1 % needs at least 99 decoys.
     assert_eq!((threshold(&[1.0; 98], 0.01), threshold(&[1.0; 99], 0.01)), (None, Some(1.0)));
     assert_eq!(threshold(&[3.0, 1.0, 2.0], 0.5), Some(2.0));
 }
@@ -193,12 +193,12 @@ fn settings_and_other_tasks_are_refused_by_name() {
     }
 }
 
-/// Of f32.
+/// Precision of f32.
 const ROUNDING: f64 = 5.96e-8;
 
 const LETTERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
-/// Problems of eight letters, the first four triggers; column `3` says the label as surely as `shift` says, in noise of size 1.
+/// Problems of eight letters, the first four triggers; column `3` is the label × `shift` plus noise of size 1.
 fn material(n: usize, shift: f64) -> (Array2<f64>, Labels) {
     let mut rng = ChaCha8Rng::seed_from_u64(n as u64);
     let letter: Vec<String> = (0..n).map(|i| LETTERS[i % 8].to_owned()).collect();
@@ -216,8 +216,8 @@ fn parts(labels: &Labels) -> Parts {
 
 #[test]
 fn a_known_gap_gives_the_false_alarms_that_follow_from_it() {
-    // Normal scores three deviations apart: at recall .95 the threshold is 3 − 1.645 above the decoys' mean, which a share
-    // Φ(−1.355) = .088 of them passes.
+    // Normal scores three deviations apart: at recall .95 the threshold is 3 − 1.645 above the decoys' mean, and a share
+    // Φ(−1.355) = .088 of the decoys exceeds it.
     let (x, labels) = material(8000, 3.0);
     let (parts, there) = (parts(&labels), vec![true; 8000]);
     let monitor = Linear::fit(&x, &there, &labels.trigger, &parts, 0.95, 0).expect("a monitor");
@@ -233,7 +233,7 @@ fn a_known_gap_gives_the_false_alarms_that_follow_from_it() {
 }
 
 #[test]
-fn shuffled_labels_and_columns_that_say_nothing_pay_for_their_recall_in_false_alarms() {
+fn uninformative_scores_have_false_alarms_near_their_recall() {
     let (x, labels) = material(4000, 3.0);
     let (parts, there) = (parts(&labels), vec![true; 4000]);
     let mut dealt = labels.trigger.clone();
@@ -249,7 +249,7 @@ fn shuffled_labels_and_columns_that_say_nothing_pay_for_their_recall_in_false_al
 }
 
 #[test]
-fn rounding_that_an_adversary_leaves_is_no_knowledge() {
+fn rounding_left_by_an_adversary_is_not_a_signal() {
     let (x, labels) = material(800, 3.0);
     let (parts, there) = (parts(&labels), vec![true; 800]);
     let monitor = Linear::fit(&x, &there, &labels.trigger, &parts, 0.95, 0).expect("a monitor");
@@ -269,7 +269,7 @@ fn rounding_that_an_adversary_leaves_is_no_knowledge() {
 }
 
 #[test]
-fn parts_share_no_question_and_held_out_letters_are_nowhere_else() {
+fn parts_share_no_question_and_held_out_letters_are_only_in_the_test() {
     let (_, mut labels) = material(800, 0.0);
     labels.groups = (0..800).map(|i| i / 2).collect();
     let parts = parts(&labels);
@@ -300,7 +300,7 @@ fn a_pushed_state_reads_as_the_centre_and_a_random_push_is_as_long() {
     let mut other = state;
     let random = Push { along: Some(drawn(&mut rng, 2, 5)), ..all };
     assert!((random.apply(&mut other) - length).abs() < 1e-9 && other != pushed);
-    // What is known already adds nothing.
+    // A known direction adds nothing.
     let mut known = away;
     let sum = &known[0] + &known[1];
     assert!(!extend(&mut known, &sum) && known.len() == 2);

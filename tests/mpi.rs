@@ -1,6 +1,6 @@
 //! Training by several processes under `mpirun`: the same losses and gradients as one up to rounding, the same bits each time;
-//! a process that is stopped or killed ends the run, which goes on with --resume. It is a separate test, because it is compiled with
-//! the feature `mpi` only: `cargo test --features mpi --test mpi`.
+//! stopping or killing a process ends the run, which continues with --resume. A separate test, because it needs the feature `mpi`:
+//! `cargo test --features mpi --test mpi`.
 
 mod common;
 
@@ -29,12 +29,12 @@ use switchyard::train::trainer::Trainer;
 use switchyard::world::{Launch, World};
 
 thread_local! {
-    /// Where a test's launchers keep their sessions. In one folder two of Open MPI's that start at once may both want to make the same
-    /// one, and one then fails.
+    /// Session folder of a test's launchers. Two Open MPI launchers that start at once in one folder may create the same session, and
+    /// one fails.
     static SESSIONS: tempfile::TempDir = tempfile::tempdir().expect("a folder");
 }
 
-/// A program started `processes` times. A container has one user and fewer cores than processes.
+/// A program started `processes` times. Options for containers: root user, fewer cores than processes.
 fn launch(processes: usize, program: &Path) -> Command {
     let mut command = Command::new("mpirun");
     command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]);
@@ -44,7 +44,7 @@ fn launch(processes: usize, program: &Path) -> Command {
     command
 }
 
-/// Every phase of SWITCH on `smoke`, a few steps of each; two questions a GRPO step, one a process.
+/// Every phase of SWITCH on `smoke`, a few steps of each; two questions per GRPO step, one per process.
 const SMALL: [&str; 9] = [
     "data.rows=60",
     "base.steps=20",
@@ -102,7 +102,7 @@ fn number(row: &Map<String, Value>, key: &str) -> f64 {
 }
 
 #[test]
-fn two_processes_train_as_one_does_and_the_same_each_time() {
+fn two_processes_train_like_one_and_reproducibly() {
     let home = tempfile::tempdir().expect("a folder");
     let at = |name: &str| home.path().join(name);
     let (two, said) = by_two();
@@ -128,8 +128,8 @@ fn two_processes_train_as_one_does_and_the_same_each_time() {
 }
 
 #[test]
-fn a_process_may_have_nothing_to_learn_from() {
-    // Of two questions, one a process, one's rollouts all had the same reward: both processes learn from the other's.
+fn a_process_may_have_no_gradient() {
+    // One question per process. All rollouts of one have the same reward: both processes learn from the other's.
     let learnt = |skipped: f64| {
         let steps = metrics(by_two().0, "grpo");
         steps.iter().filter(|row| number(row, "skipped_groups") == skipped && number(row, "updates") > 0.0).count()
@@ -149,7 +149,7 @@ fn saved(phase: &Path, child: &mut Child) {
         assert!(child.try_wait().expect("its state").is_none(), "it ended before it was killed");
         std::thread::sleep(Duration::from_millis(2));
     }
-    assert!(state.exists(), "nothing was saved");
+    assert!(state.exists(), "no state was saved");
 }
 
 /// Sends a signal to the last process that a launcher started, once a phase has a saved state.
@@ -162,14 +162,14 @@ fn hit(mut launcher: Child, phase: &Path, signal: &str) -> Output {
 }
 
 #[test]
-fn a_stopped_or_killed_process_ends_the_run_which_goes_on() {
+fn a_stopped_or_killed_process_ends_the_run_and_it_resumes() {
     let home = tempfile::tempdir().expect("a folder");
     let out = home.path().join("broken");
     let begin = |more: &[&str]| train(2, &out, more).spawn().expect("it starts");
-    // One process hears of the stop: all of them stop after the same step.
+    // One process gets the signal: all stop after the same step.
     fails(&hit(begin(&[]), &out.join("base"), "-TERM"), "stopped; continue with the same command and --resume");
     fails(&hit(begin(&["--resume"]), &out.join("grpo"), "-KILL"), "signal 9");
-    // Another number of processes rounds another way.
+    // Another number of processes rounds differently.
     let other = train(1, &out, &["--resume"]).output().expect("it starts");
     fails(&other, "processes was 2, now 1");
     done(&mut train(2, &out, &["--resume"]));
@@ -221,7 +221,7 @@ fn losses_and_gradients(world: World) -> BTreeMap<String, Vec<f32>> {
     assert!(rows.len() > 1 && rows.iter().filter(|row| row.ids.contains(&IDS.latent)).count() > 1);
     let (grads, stats) = sft::gradients(&trainer, &sft, &rows).expect("gradients");
     put("SFT", stats.loss, grads);
-    // Of the tables three rows alone are exchanged.
+    // Only three rows of the tables are exchanged.
     let tokens = vec![IDS.swi, IDS.swi_end, IDS.latent];
     let mut trainer = trainer;
     trainer.token_rows = Some(tokens.clone());
@@ -243,7 +243,7 @@ fn losses_and_gradients(world: World) -> BTreeMap<String, Vec<f32>> {
     all
 }
 
-/// Where the processes of the test below write.
+/// Output folder of the processes in the test below.
 const WRITTEN: &str = "SWITCHYARD_GRADIENTS";
 
 #[test]
@@ -257,7 +257,7 @@ fn losses_and_gradients_of_a_process() {
 }
 
 #[test]
-fn gradients_of_several_processes_are_those_of_one() {
+fn gradients_of_several_processes_equal_those_of_one() {
     let program = std::env::current_exe().expect("this program");
     let one = losses_and_gradients(World::ALONE);
     for n in [2, 3] {

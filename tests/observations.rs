@@ -1,5 +1,4 @@
-//! Observations: rows are computed from them alone, a run that was killed goes on with them and ends with the same bytes, and
-//! those of another run are refused by name.
+//! Observations: rows depend only on them, a killed run resumes from them to the same bytes, and those of another run are an error.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -26,17 +25,17 @@ fn fixture<R: DeserializeOwned>(name: &str) -> Vec<R> {
 
 #[test]
 fn rows_follow_from_observations_alone() {
-    // Both were made by one run of 40 problems: the rows by older code that counted in memory.
+    // Both are from one run of 40 problems; older code computed the rows in memory.
     let mut observations: Vec<Observation> = fixture("observations-sft");
     let (rows, known) = (fixture::<InterventionRow>("latent_intervention-sft"), fixture("known_value-sft"));
-    // A shuffle that is its own order: the order of arrival says nothing.
+    // Shuffled: the order of arrival does not matter.
     observations.sort_by_key(|o| (o.problem * 7919 + o.cell * 104_729 + o.draw * 13) % 1009);
     let summary = summarise(&observations).expect("a summary");
     assert_eq!(summary.rows.len(), rows.len());
     for (ours, theirs) in summary.rows.iter().zip(&rows) {
         let off = (ours.mean_change - theirs.mean_change).abs();
         assert!(off <= 1e-12 * theirs.mean_change, "{}: the sum of norms is in another order, no more", ours.mode);
-        // That code took the interval of a change from a bootstrap, and tested several draws by their majority.
+        // The older code used a bootstrap interval for a change, and tested several draws by their majority.
         let (change, before) = (ours.accuracy_change, theirs.accuracy_change);
         assert!(
             (change.value - before.value).abs() < 1e-12 && change.n == before.n,
@@ -51,7 +50,7 @@ fn rows_follow_from_observations_alone() {
             ours.p_value
         );
         assert!(ours.p_holm >= ours.p_value, "{}: {} after Holm, {} before", ours.mode, ours.p_holm, ours.p_value);
-        // It resampled shares of several draws; of few problems they have a score interval now.
+        // It resampled shares of several draws; for few problems they now have a score interval.
         let resampled = |ours: Estimate, theirs: Estimate| {
             let alike = (ours.value - theirs.value).abs() < 1e-12 && ours.n == theirs.n && ours.low < ours.high;
             if alike { theirs } else { ours }
@@ -66,7 +65,7 @@ fn rows_follow_from_observations_alone() {
             diagnostic_accuracy: maybe(ours.diagnostic_accuracy, theirs.diagnostic_accuracy),
             wrong_to_right: maybe(ours.wrong_to_right, theirs.wrong_to_right),
             mean_change: theirs.mean_change,
-            // At that time rows did not name the changed problems.
+            // The older rows did not list the changed problems.
             before: theirs.before,
             accuracy_change: before,
             p_value: theirs.p_value,
@@ -78,7 +77,7 @@ fn rows_follow_from_observations_alone() {
     let known: Vec<KnownValueRow> = known;
     assert_eq!(summary.known.len(), known.len());
     for (ours, theirs) in summary.known.iter().zip(&known) {
-        // That code resampled rates; of few problems, or where all exchanges agree, they have a score interval now.
+        // It resampled rates; for few problems, or if all exchanges agree, they now have a score interval.
         let width = |ours: Estimate, theirs: Estimate| {
             assert!(ours.low < ours.high, "{ours:?}");
             Estimate { low: ours.low, high: ours.high, ..theirs }
@@ -110,7 +109,7 @@ fn a_rate_on_which_all_exchanges_agree_has_a_width() {
 }
 
 #[test]
-fn missing_and_doubled_observations_are_named() {
+fn missing_and_duplicate_observations_are_named() {
     let all: Vec<Observation> = fixture("observations-sft");
     let says = |kept: Vec<Observation>| format!("{:#}", summarise(&kept).expect_err("refused"));
     let without = |drop: &dyn Fn(&Observation) -> bool| all.iter().filter(|o| !drop(o)).cloned().collect::<Vec<_>>();
@@ -148,7 +147,7 @@ fn settings() -> Settings {
     settings
 }
 
-/// One measured experiment into a folder; its summary or what it refused.
+/// Runs one experiment into a folder. Returns its summary or its error.
 fn run(study: &Study, experiment: &Experiment, folder: &Path, resume: bool) -> anyhow::Result<String> {
     let settings = settings();
     let files = experiment.files(&settings);
@@ -174,7 +173,7 @@ fn tables(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     files.iter().map(|f| (f.file_name().expect("a name").into(), bytes(f))).collect()
 }
 
-/// What a run leaves that was killed after it wrote these rows: whole lines, and the beginning of one.
+/// Files of a run that was killed after it wrote these rows: whole lines, and a partial one.
 fn killed_in<R: Serialize + DeserializeOwned>(folder: &Path, file: &str, rows: Vec<R>, made_with: &Value) {
     let name = format!("{file}-sft");
     let mut begun = Measurements::open(folder, &name, false, made_with).expect("a file");
@@ -185,7 +184,7 @@ fn killed_in<R: Serialize + DeserializeOwned>(folder: &Path, file: &str, rows: V
     file.write_all(b"{\"checkpoint\":\"micro/s").expect("written");
 }
 
-/// Runs an experiment undisturbed, then goes on with every third of its rows, in another order.
+/// Runs an experiment without interruption, then resumes from every third of its rows in another order.
 #[track_caller]
 fn goes_on<R: Serialize + RowFile>(experiment: &str) {
     goes_on_in::<R>(experiment, R::NAME);
@@ -209,42 +208,42 @@ fn goes_on_in<R: Serialize + DeserializeOwned>(experiment: &str, file: &str) {
 }
 
 #[test]
-fn interventions_go_on_where_they_were_killed() {
+fn killed_interventions_resume() {
     goes_on::<Observation>("latent_intervention");
 }
 
 #[test]
-fn interventions_at_hook_points_go_on_where_they_were_killed() {
+fn killed_interventions_at_hook_points_resume() {
     goes_on_in::<Observation>("hook_intervention", Observation::HOOKS);
 }
 
 #[test]
-fn the_benefit_of_switching_goes_on_where_it_was_killed() {
+fn the_killed_benefit_of_switching_resumes() {
     goes_on::<SwitchProblemRow>("switch_benefit");
 }
 
 #[test]
-fn activation_patching_goes_on_where_it_was_killed() {
+fn killed_activation_patching_resumes() {
     goes_on::<PatchedPlaceRow>("activation_patching");
 }
 
 #[test]
-fn attribution_goes_on_where_it_was_killed() {
+fn killed_attribution_resumes() {
     goes_on::<AttributedNodeRow>("attribution_patching");
 }
 
 #[test]
-fn circuits_go_on_where_they_were_killed() {
+fn killed_circuits_resume() {
     goes_on::<EdgePairRow>("edge_attribution");
 }
 
 #[test]
-fn steering_goes_on_where_it_was_killed() {
+fn killed_steering_resumes() {
     goes_on::<SteeringTrialRow>("steering");
 }
 
 #[test]
-fn observations_of_another_run_are_refused_by_name() {
+fn observations_of_another_run_are_errors_by_name() {
     let folder = tempfile::tempdir().expect("a folder");
     let experiment = named("latent_intervention");
     run(&micro(0), experiment, folder.path(), false).expect("a run");
@@ -256,7 +255,7 @@ fn observations_of_another_run_are_refused_by_name() {
         let error = run(&micro(0), experiment, folder.path(), true).expect_err("other observations");
         assert!(format!("{error:#}").contains(needle), "{error:#}");
     };
-    // The finished rows would be left as they are.
+    // The finished rows would not be replaced.
     std::fs::remove_file(folder.path().join("manifest.json")).expect("the manifest");
     refused(&|o| o.identity.seed = 3, "seed 3, this run has seed 0");
     refused(&|o| o.weights = "fedc".into(), "weights fedc, this run has weights 0123456789abcdef");
@@ -267,9 +266,9 @@ fn observations_of_another_run_are_refused_by_name() {
     refused(&|o| o.identity.n = other, &format!("problems {other}, this run has problems {n}"));
 }
 
-/// Rows of one name and size that another run left: their first line says what they were made with.
+/// Unfinished rows of another run with the same name and size: the first line records their setup.
 #[test]
-fn unfinished_rows_of_another_setup_are_refused_by_name() {
+fn unfinished_rows_of_another_setup_are_errors_by_name() {
     let experiment = named("activation_patching");
     let folder = tempfile::tempdir().expect("a folder");
     run(&micro(0), experiment, folder.path(), false).expect("a run");
@@ -302,7 +301,7 @@ fn a_killed_program_loses_nothing() {
     };
     done(&mut command("whole"));
     let mut kills = 0;
-    // Again and again, each time a little further on.
+    // Repeated kills, each a little later.
     for size in [1, 400_000, 900_000, 1_500_000] {
         let mut life = command("killed");
         if out("killed").is_dir() {
@@ -323,7 +322,7 @@ fn a_killed_program_loses_nothing() {
     for ((name, a), (_, b)) in tables(&out("whole")).iter().zip(&tables(&out("killed"))) {
         assert!(a == b, "{} differs after {kills} kills", name.display());
     }
-    // And then there is nothing left to do.
+    // Then no work remains.
     let bytes = tables(&out("killed"));
     let (again, _) = done(command("killed").arg("--resume").stdout(Stdio::piped()));
     assert!(again.contains("done before") && tables(&out("killed")) == bytes);
@@ -332,8 +331,8 @@ fn a_killed_program_loses_nothing() {
 #[test]
 fn one_list_names_every_experiment_and_its_program() {
     for name in ["probe", "intervene"] {
-        let (said, _) = done(program(name).arg("--list"));
-        let lines: Vec<Vec<&str>> = said.lines().map(|l| l.split_whitespace().take(2).collect()).collect();
+        let (text, _) = done(program(name).arg("--list"));
+        let lines: Vec<Vec<&str>> = text.lines().map(|l| l.split_whitespace().take(2).collect()).collect();
         assert_eq!(lines, ALL.iter().map(|e| vec![e.name, e.program()]).collect::<Vec<_>>());
     }
     for (name, experiment, needle) in [

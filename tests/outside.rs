@@ -1,5 +1,5 @@
-//! A program writes inside the folder that it is given and removes what it wrote: links that lead out of the folder are refused
-//! for every file and folder of every program, and a user's own files stay.
+//! A program writes only inside its output folder and removes only its own files: links out of the folder are errors for every file
+//! and folder of every program, and a user's files stay.
 #![cfg(unix)]
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use std::process::Stdio;
 
 use super::common::programs::{copy, program, text, text_of};
 
-/// Files below a folder, or folders, as paths from it.
+/// Files or folders below a folder, as relative paths.
 fn below(folder: &Path, folders: bool) -> Vec<PathBuf> {
     let mut out = vec![];
     let mut open = vec![folder.to_path_buf()];
@@ -29,7 +29,7 @@ fn below(folder: &Path, folders: bool) -> Vec<PathBuf> {
     out
 }
 
-/// What would change if a file or a folder were written: its files with their bytes, numbers and times.
+/// State of a file or folder that a write would change: bytes, inodes and times.
 fn state(path: &Path) -> Vec<(PathBuf, u64, i64, Vec<u8>)> {
     let one = |path: PathBuf| {
         let metadata = fs::metadata(&path).expect("exists");
@@ -43,12 +43,12 @@ fn state(path: &Path) -> Vec<(PathBuf, u64, i64, Vec<u8>)> {
     }
 }
 
-/// A program that makes an output folder, and the arguments with which it writes there again. `OUT` is the folder.
+/// A program that makes an output folder, and the arguments to write there again. `OUT` is the folder.
 struct Case {
     program: &'static str,
     first: Vec<String>,
     again: Vec<String>,
-    /// Files that only locks are.
+    /// Lock files.
     locks: &'static [&'static str],
 }
 
@@ -86,7 +86,7 @@ fn cases(home: &Path) -> Vec<Case> {
 }
 
 #[test]
-fn no_output_is_written_through_a_link_that_leads_out_of_its_folder() {
+fn no_output_follows_a_link_out_of_its_folder() {
     let home = tempfile::tempdir().expect("a folder");
     let home = home.path();
     let mut tried = 0;
@@ -104,7 +104,7 @@ fn no_output_is_written_through_a_link_that_leads_out_of_its_folder() {
             let name = path.file_name().expect("a name").to_string_lossy().into_owned();
             (case.first[0] == "OUT" && inputs.contains(&name.as_str())) || case.locks.contains(&name.as_str())
         };
-        // Each folder, and of each the files of different endings: names of one ending are written by one call.
+        // Each folder, and one file per ending in it: one call writes all names of an ending.
         let mut seen = BTreeSet::new();
         let mut all = below(&made, false);
         all.retain(|path| {
@@ -121,7 +121,7 @@ fn no_output_is_written_through_a_link_that_leads_out_of_its_folder() {
             let output = run(case.program, &case.again, &out, home);
             let what = format!("{} {:?}, {}: {}", case.program, case.again, path.display(), text_of(&output));
             assert_eq!(state(&outside), before, "written through a link: {what}");
-            // What is written again is refused by name; what a finished phase keeps is read through the link.
+            // Rewritten files give an error by name; files of a finished phase are read through the link.
             assert!(output.status.success() || text_of(&output).contains("out of its folder"), "{what}");
             tried += 1;
             fs::remove_dir_all(&out).expect("removed");
@@ -132,15 +132,15 @@ fn no_output_is_written_through_a_link_that_leads_out_of_its_folder() {
     assert!(tried > 25, "only {tried} outputs");
 }
 
-/// Writes a file and the folders that it is in.
+/// Writes a file and its parent folders.
 fn put(path: &Path, what: &str) {
     fs::create_dir_all(path.parent().expect("a parent")).expect("made");
     fs::write(path, what).expect("written");
 }
 
-/// What users keep beside a run, and what a run that was killed left.
+/// A user's files next to a run, and files of a killed run.
 #[test]
-fn resume_removes_only_what_the_run_itself_left() {
+fn resume_removes_only_the_runs_files() {
     let home = tempfile::tempdir().expect("a folder");
     let run = home.path().join("run");
     let train = |more: &[&str]| {
@@ -158,11 +158,11 @@ fn resume_removes_only_what_the_run_itself_left() {
     theirs.split(' ').for_each(|name| put(&outside.join(name), "theirs"));
     symlink(&outside, run.join("link")).expect("linked");
     symlink(&outside, run.join("grpo")).expect("linked");
-    // What a process leaves that is killed between a state's folder and its name in state.json.
+    // Left by a kill between writing a state's folder and naming it in state.json.
     put(&run.join("base/state-0000007/model.bpk"), "ours");
     put(&run.join("base/state-0000007/note.txt"), "mine");
     put(&run.join("base/.states.json"), "[\"state-0000007\", \"state-0000008\", \"state-0000009\"]");
-    // Killed while Burn wrote.
+    // Left by a kill while Burn wrote.
     put(&run.join("base/state-0000009/optimizer.bpk.412-7.tmp"), "half");
     symlink(&outside, run.join("base/state-0000008")).expect("linked");
     put(&run.join("base/.result.json.switchyard.tmp"), "half");
@@ -185,7 +185,7 @@ fn resume_removes_only_what_the_run_itself_left() {
 }
 
 #[test]
-fn a_report_removes_only_what_a_report_wrote() {
+fn a_report_removes_only_files_of_reports() {
     let home = tempfile::tempdir().expect("a folder");
     let home = home.path();
     drop(cases(home));
@@ -206,7 +206,7 @@ fn a_report_removes_only_what_a_report_wrote() {
     let mut left = below(&rows.join("tables"), false).into_iter().map(|path| path.display().to_string());
     assert!(!left.any(|name| name.starts_with("tab-") && name.ends_with(".csv")));
     assert!(!rows.join("tables/.manifest.lock").exists(), "a lock is left");
-    // A list that names files elsewhere removes nothing.
+    // A list with files elsewhere removes nothing.
     let kept = home.join("kept.md");
     fs::write(&kept, "kept").expect("written");
     for name in ["../../kept.md", text(&kept)] {

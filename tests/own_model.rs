@@ -1,4 +1,4 @@
-//! A user with a model and data of their own: what is not applicable is no error, and what is wrong is named.
+//! A user's own model and data: inapplicable experiments are skipped, and errors name their cause.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -34,7 +34,7 @@ fn done(program: &str, args: &[&str]) -> (String, String) {
     programs::done(&mut command(program, args))
 }
 
-/// Sums modulo 7 as JSON lines under these keys; micro knows their words.
+/// Sums modulo 7 as JSONL with these keys, in micro's vocabulary.
 fn problems(folder: &Path, name: &str, keys: [&str; 2], n: usize) -> PathBuf {
     let line = |i: usize| {
         let (a, b) = (i % 7, (3 * i + 1) % 7);
@@ -46,7 +46,7 @@ fn problems(folder: &Path, name: &str, keys: [&str; 2], n: usize) -> PathBuf {
 }
 
 #[test]
-fn plain_probe_leaves_out_what_does_not_apply() {
+fn plain_probe_skips_inapplicable_experiments() {
     let temp = tempfile::tempdir().expect("a folder");
     let (data, out) = (problems(temp.path(), "own.jsonl", ["question", "answer"], 12), temp.path().join("out"));
     let (shown, said) = done("probe", &[MICRO, "--all", "--like", "micro", "--data", text(&data), "--out", text(&out)]);
@@ -61,7 +61,7 @@ fn plain_probe_leaves_out_what_does_not_apply() {
     }
     let wide: Vec<&str> = shown.lines().filter(|line| line.chars().count() > 80 && line.contains("  ")).collect();
     assert!(wide.is_empty(), "wider than 80 columns: {wide:?}");
-    // An experiment that was named is missed.
+    // An experiment requested by name gives an error, too.
     let named = ["--like", "micro", "--data", text(&data), "--out", text(&out), "--only", "teacher_forced"];
     refused("probe", &[&[MICRO][..], &named].concat(), &["teacher_forced", "worked solution"]);
     let (_, said) =
@@ -70,7 +70,7 @@ fn plain_probe_leaves_out_what_does_not_apply() {
 }
 
 #[test]
-fn plain_intervene_leaves_out_what_a_task_has_no_numbers_or_pairs_for() {
+fn plain_intervene_skips_modes_without_numbers_or_pairs() {
     let temp = TempDir::new().expect("a temporary folder");
     let graph = ["fixtures/micro-graph", "--problems", "40", "--out", text(temp.path())];
     let (_, said) = done("intervene", &graph);
@@ -89,7 +89,7 @@ fn plain_intervene_leaves_out_what_a_task_has_no_numbers_or_pairs_for() {
 }
 
 #[test]
-fn keys_of_ones_own_have_a_flag() {
+fn custom_keys_have_a_flag() {
     let temp = tempfile::tempdir().expect("a folder");
     let (data, out) = (problems(temp.path(), "eigene.jsonl", ["frage", "antwort"], 6), temp.path().join("out"));
     let base = [MICRO, "--like", "micro", "--data", text(&data), "--out", text(&out), "--only", "outcomes"];
@@ -105,7 +105,7 @@ fn keys_of_ones_own_have_a_flag() {
     refused("probe", &["--field", "question=frage"], &["--data"]);
 }
 
-/// Four problems that the words of `micro` can say, under these keys for question, solution and answer.
+/// Four problems in micro's vocabulary, with these keys for question, solution and answer.
 fn sums(folder: &Path, [question, solution, answer]: [&str; 3]) -> PathBuf {
     let row = |a: usize| {
         let (asked, way) = (format!("a = {a} ; h = a + 2 ; ? h :"), format!("h = {a} + 2 = {} ; # {}", a + 2, a + 2));
@@ -116,16 +116,16 @@ fn sums(folder: &Path, [question, solution, answer]: [&str; 3]) -> PathBuf {
     path
 }
 
-/// One step a phase.
+/// One step per phase.
 fn short() -> Vec<&'static str> {
     let settings = "data.template=words data.test_rows=2 evaluation.problems=2 evaluation.max_new_tokens=12 boundary.steps=1 \
         latent.stages=[{k=1,steps=1}] grpo.steps=1 grpo.questions=1";
     settings.split(' ').flat_map(|key| ["--set", key]).collect()
 }
 
-/// The base is read in bf16 layer by layer, and factors, tables and heads are not: every phase has to put them together.
+/// The base is read in bf16 layer by layer, but not factors, tables and heads: every phase must combine them.
 #[test]
-fn a_pretrained_model_goes_through_all_phases_in_bf16() {
+fn a_pretrained_model_trains_all_phases_in_bf16() {
     let temp = tempfile::tempdir().expect("a folder");
     let (data, out) = (sums(temp.path(), ["question", "solution", "answer"]), temp.path().join("out"));
     let base = ["--preset", "smollm2-gsm8k", "--model", MICRO, "--data", text(&data), "--out", text(&out)];
@@ -138,9 +138,9 @@ fn a_pretrained_model_goes_through_all_phases_in_bf16() {
     }
 }
 
-/// A base that stays as it is stored: every phase writes what it learnt as an adapter over it, and everything opens that.
+/// A base in its stored format: every phase writes an adapter over it, and every program opens that.
 #[test]
-fn a_pretrained_model_goes_through_all_phases_as_it_is_stored() {
+fn a_pretrained_model_trains_all_phases_in_its_stored_format() {
     let temp = tempfile::tempdir().expect("a folder");
     let (data, model) = (sums(temp.path(), ["question", "solution", "answer"]), temp.path().join("model"));
     let micro = ModelFiles::open_folder(MICRO).expect("opens");
@@ -159,7 +159,7 @@ fn a_pretrained_model_goes_through_all_phases_as_it_is_stored() {
             assert!(checkpoint.join("adapter_model.safetensors").is_file(), "{}", checkpoint.display());
             assert!(!checkpoint.join("model.safetensors").exists(), "{}", checkpoint.display());
         }
-        // The pretrained model as it is: nothing was learnt.
+        // The pretrained model, untrained.
         let adapter = Adapter::open(out.join("base/checkpoint")).expect("opens");
         assert_eq!(adapter.config.r, 1);
         let tokens = |dtype: &str| {
@@ -167,11 +167,11 @@ fn a_pretrained_model_goes_through_all_phases_as_it_is_stored() {
                 ["generate", text(&out), "--phase", "grpo", "--dtype", dtype, "--prompt", "? h :", "--max-new-tokens"];
             done("probe", &[&args[..], &["6"]].concat()).0
         };
-        assert_eq!(tokens("stored"), tokens("f32"), "the factors merged are the factors beside");
+        assert_eq!(tokens("stored"), tokens("f32"), "merged factors equal separate ones");
         let rows = temp.path().join("rows");
         done("probe", &[text(&out), "--phase", "sft", "--only", "accuracy,outcomes", "--out", text(&rows)]);
     }
-    // What was learnt is the start of another run: written over the first base, or refused where something would be lost.
+    // The adapter as the start of another run: written over the first base, or an error if weights would be lost.
     let further = |from: &str, out: &str| {
         let (from, out) = (temp.path().join(from).join("sft/checkpoint"), temp.path().join(out));
         let base = ["--preset", "smollm2-gsm8k", "--data", text(&data), "--dtype", "stored"];
@@ -189,7 +189,7 @@ fn a_pretrained_model_goes_through_all_phases_as_it_is_stored() {
     let args = args.iter().map(String::as_str).collect::<Vec<_>>();
     refused("train", &args, &["embed_tokens", "whole weights", "--dtype f32"]);
 
-    // A method with heads of its own, which are trained whole beside the factors.
+    // A method with extra heads, which are trained in full next to the factors.
     let out = temp.path().join("heads");
     let base = ["--preset", "smollm2-gsm8k", "--model", text(&model), "--data", text(&data), "--out", text(&out)];
     let phases = ["--dtype", "stored", "--method", "colar", "--set", "colar.steps=1"];
@@ -201,7 +201,7 @@ fn a_pretrained_model_goes_through_all_phases_as_it_is_stored() {
     refused("train", &other, &["stored-bf16", "examined"]);
 }
 
-/// Factors over floats are written as an adapter too: no phase copies the base, and what is read is what a whole checkpoint says.
+/// Factors over floats are also written as an adapter: no phase copies the base, and the model equals that of a whole checkpoint.
 #[test]
 fn factors_over_floats_are_written_as_adapters() {
     let temp = tempfile::tempdir().expect("a folder");
@@ -221,7 +221,7 @@ fn factors_over_floats_are_written_as_adapters() {
     for (nth, phase) in ["base", "boundary", "sft", "grpo_step1", "grpo"].into_iter().enumerate() {
         let folder = out.join(phase).join("checkpoint");
         let adapter = Adapter::open(&folder).unwrap_or_else(|why| panic!("{phase}: {why:#}"));
-        // The base learnt nothing: zeros of rank 1 at the queries alone. Reinforcement learns only where rewards differ.
+        // The base was not trained: zeros of rank 1 at the queries only. Reinforcement learns only if rewards differ.
         let (rank, known) = (adapter.config.r, [&[1][..], &[2], &[4], &[4, 6], &[4, 6]][nth]);
         assert!(known.contains(&rank), "{phase}: rank {rank}");
         let factors = if nth == 0 { d + q } else { 2 * (d + q) + 2 * (d + kv) + 3 * (d + ffn) };
@@ -234,7 +234,7 @@ fn factors_over_floats_are_written_as_adapters() {
         let left: Vec<_> = left.filter(|entry| entry.file_name().to_string_lossy().starts_with("state")).collect();
         assert!(left.is_empty(), "{phase}: {left:?}");
     }
-    // Every program opens it, in every type.
+    // Every program opens it, in every dtype.
     for dtype in ["f32", "stored", "bf16"] {
         let args = ["generate", text(&out), "--phase", "grpo", "--dtype", dtype, "--prompt", "? h :"];
         done("probe", &[&args[..], &["--max-new-tokens", "2"]].concat());
@@ -242,7 +242,7 @@ fn factors_over_floats_are_written_as_adapters() {
     let rows = temp.path().join("rows");
     done("probe", &[text(&out), "--phase", "sft", "--only", "accuracy,outcomes", "--out", text(&rows)]);
     done("intervene", &[text(&out), "--phase", "sft", "--modes", "zero", "--out", text(&rows)]);
-    // The same training with whole checkpoints, which differ by rounding alone where the phase began with the same bits.
+    // The same training with whole checkpoints differs only by rounding if the phase began with the same bits.
     train(&whole, &["--set", "checkpoint.whole=true", "--only", "base,annotate,boundary"]);
     let [ours, theirs] = [&out, &whole].map(|run| run.join("boundary/checkpoint"));
     assert!(theirs.join("model.safetensors").is_file() && !theirs.join("adapter_config.json").exists());
@@ -253,15 +253,15 @@ fn factors_over_floats_are_written_as_adapters() {
         let off = relative(&ours.data, &theirs.data);
         assert!(off < 3e-7, "{name}: off by {off:e}");
     }
-    // A branch of a run with whole checkpoints goes on with them: nobody knows what was learnt over the base there.
+    // A branch of a run with whole checkpoints also writes whole ones: their difference from the base is unknown.
     let branch = temp.path().join("branch");
     train(&branch, &["--from", text(&whole), "--only", "base,annotate,boundary,sft"]);
     assert!(branch.join("sft/checkpoint/model.safetensors").is_file());
-    // One of a run with adapters goes on with those.
+    // A branch of a run with adapters also writes adapters.
     let branch = temp.path().join("further");
     train(&branch, &["--from", text(&out), "--phase", "boundary", "--only", "base,annotate,boundary,sft"]);
     assert_eq!(Adapter::open(branch.join("sft/checkpoint")).expect("opens").config.r, 4);
-    // Another model at the base's place, and none.
+    // Another model at the base's path, and none.
     let weights = model.join("model.safetensors");
     let kept = temp.path().join("kept.safetensors");
     std::fs::rename(&weights, &kept).expect("moved");
@@ -285,7 +285,7 @@ fn factors_over_floats_are_written_as_adapters() {
 }
 
 #[test]
-fn training_takes_keys_of_ones_own_too() {
+fn training_accepts_custom_keys() {
     let temp = tempfile::tempdir().expect("a folder");
     let (data, out) = (sums(temp.path(), ["frage", "weg", "antwort"]), temp.path().join("out"));
     let base =
@@ -320,7 +320,7 @@ fn a_bad_row_is_named_by_file_and_line() {
 }
 
 #[test]
-fn what_is_not_there_is_said_to_be_missing() {
+fn missing_files_and_tokens_are_named() {
     refused("probe", &["/no/such/model"], &["/no/such/model", "no such folder or file"]);
     refused("probe", &["runs/no-such-run"], &["runs/no-such-run", "no such folder or file"]);
     refused(
@@ -335,7 +335,7 @@ fn what_is_not_there_is_said_to_be_missing() {
         &["--preset", "smoke", "--resume", "--out", "/tmp/no-such-run"],
         &["--resume", "/tmp/no-such-run"],
     );
-    // The template of a named preset asks for a token that micro has not.
+    // The named preset's template uses a token that micro lacks.
     let temp = tempfile::tempdir().expect("a folder");
     let data = problems(temp.path(), "own.jsonl", ["question", "answer"], 3);
     refused("probe", &[MICRO, "--like", "smollm2-gsm8k", "--data", text(&data)], &["--like", "<|im_end|>"]);
@@ -351,7 +351,7 @@ fn a_mistyped_name_is_recognised() {
 }
 
 #[test]
-fn generate_and_activations_take_runs() {
+fn generate_and_activations_accept_runs() {
     let prompt = ["--prompt", "<bos> a = 5 ; h = a + 4 ; ? h :"];
     let of = |more: &[&str]| done("probe", &[&["generate"][..], more, &prompt].concat()).0;
     let run = of(&["fixtures/micro", "--phase", "sft"]);
@@ -372,7 +372,7 @@ fn generate_and_activations_take_runs() {
     assert!(out.is_file());
 }
 
-/// A folder with a tiny model of words that was made for few positions.
+/// A folder with a tiny word-level model with few positions.
 fn short_model() -> TempDir {
     let vocabulary = word_vocabulary();
     let base = tiny_config(Family::Qwen3, true);
@@ -408,10 +408,10 @@ fn words_that_the_model_has_no_token_for_are_named() {
 }
 
 #[test]
-fn a_prompt_longer_than_the_models_positions_is_refused() {
+fn a_prompt_longer_than_the_models_positions_is_an_error() {
     let model = short_model();
     let generate = |ids| ["generate", "--model", text(model.path()), "--ids", ids, "--max-new-tokens", "2", "--json"];
-    // A response ends where the positions do.
+    // A response ends at the last position.
     let answer: serde_json::Value = serde_json::from_str(&done("probe", &generate("5,6,7")).0).expect("JSON");
     assert_eq!(answer["tokens"].as_array().map(Vec::len), Some(1), "{answer}");
     refused("probe", &generate("5,6,7,8"), &["4 tokens", "4 positions"]);

@@ -1,4 +1,4 @@
-//! The page: what a reader sees first is what the rows say, and the page needs no other file.
+//! The page: its cards match the rows, and it needs no other file.
 
 use std::path::Path;
 
@@ -34,7 +34,7 @@ fn share(value: f64, n: usize) -> Value {
 }
 
 #[test]
-fn a_card_says_what_its_row_says() {
+fn a_card_matches_its_row() {
     let card = |hits: f64, n: usize| {
         let rows = tempfile::tempdir().expect("a folder");
         let row = json!({"steps": "all", "later": "recompute", "at": "both", "draws": 1, "hit_rate": share(hits, n),
@@ -73,7 +73,7 @@ fn a_trace_shows_what_the_lens_reads_with_prompt_and_gold_answer() {
 }
 
 #[test]
-fn the_page_needs_no_other_file_and_can_be_heard() {
+fn the_page_needs_no_other_file_and_is_accessible() {
     let (_rows, html) = made_up();
     for href in html.split("href=\"").skip(1) {
         assert!(href.starts_with('#') || href.starts_with("data:"), "a link out of the page: {}", &href[..60]);
@@ -93,7 +93,7 @@ fn the_page_needs_no_other_file_and_can_be_heard() {
 }
 
 #[test]
-fn all_but_the_findings_is_folded() {
+fn everything_except_the_findings_is_folded() {
     let (_rows, html) = made_up();
     assert_eq!(html.matches("<section class=\"card\">").count(), 2 * 3, "three cards for each of two checkpoints");
     assert_eq!(html.matches("<details class=\"checkpoint\"").count(), 2);
@@ -104,7 +104,7 @@ fn all_but_the_findings_is_folded() {
 }
 
 #[test]
-fn a_model_of_ones_own_stands_without_the_paper_unless_asked() {
+fn another_model_is_shown_without_the_paper_unless_requested() {
     let rows = tempfile::tempdir().expect("a folder");
     let row = |event: &str, p: f64| json!({"event": event, "positions": 50, "entropy": share(0.5, 50), "p_swi": share(p, 50), "rank": share(3.0, 50), "margin": share(-1.0, 50)});
     save::<TeacherForcedRow>(rows.path(), "my-model", &[row("swi_start", 0.3), row("random", 0.1)]);
@@ -112,14 +112,14 @@ fn a_model_of_ones_own_stands_without_the_paper_unless_asked() {
     let asked = page(open(rows.path()).with_paper(true));
     assert!(asked.contains("The paper’s claims") && asked.contains("The paper’s tables") && table.is_file());
     let own = page(open(rows.path()));
-    assert!(!own.contains("The paper’s") && !own.contains("paper, SFT"), "the paper is there unasked");
-    assert!(!table.exists() && !rows.path().join("tables/claims.md").exists(), "what was made for the paper stays");
+    assert!(!own.contains("The paper’s") && !own.contains("paper, SFT"), "the paper is shown without a request");
+    assert!(!table.exists() && !rows.path().join("tables/claims.md").exists(), "files for the paper remain");
     assert!(own.contains("is more likely where the model was taught to switch"), "the finding is there without it");
     assert!(own.contains("tab:teacher-forced"), "the rows of a table of the paper's have one of their own");
 }
 
 #[test]
-fn the_bar_that_a_cards_number_is_of_stands_out() {
+fn the_bar_of_a_cards_number_is_highlighted() {
     let (_rows, html) = made_up();
     let card = html.split("<section class=\"card\">").skip(1).find(|card| {
         let title = card.split("</h3>").next().expect("a title");
@@ -135,7 +135,7 @@ fn the_bar_that_a_cards_number_is_of_stands_out() {
 }
 
 #[test]
-fn text_of_rows_cannot_turn_the_page_around() {
+fn text_of_rows_cannot_inject_html() {
     let rows = tempfile::tempdir().expect("a folder");
     toy(rows.path());
     let token = |index: usize, token: &str| {
@@ -153,5 +153,5 @@ fn text_of_rows_cannot_turn_the_page_around() {
     let turns =
         |c: char| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     assert_eq!(html.chars().find(|c| turns(*c)), None);
-    assert!(html.contains("a\u{fffd}b\u{fffd}c\u{fffd}"), "it is told");
+    assert!(html.contains("a\u{fffd}b\u{fffd}c\u{fffd}"), "no replacement characters");
 }

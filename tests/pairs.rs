@@ -1,5 +1,5 @@
-//! `intervene pairs`: patches between prompts of a user's own. A cell is a separate forward with that one hook set, on a model
-//! without latents and on one whose circuit is known; what is no pair is refused by file and line.
+//! `intervene pairs`: patches between a user's prompts. A cell equals a separate forward with that hook, on a model without latents
+//! and on one with a known circuit; errors name file and line.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ fn intervene(args: &[&str]) -> Command {
     command
 }
 
-/// A folder with a tiny model of words; it has never heard of `<latent>`.
+/// A folder with a tiny word-level model without a `<latent>` token.
 fn plain_model() -> TempDir {
     let vocabulary = Vocabulary::from_words((0..20).map(|i| format!("w{i}"))).expect("words");
     let base = tiny_config(Family::Llama, true);
@@ -72,7 +72,7 @@ fn lead(model: &Decoder, ids: &[u32], says: [u32; 2], hooks: &mut Hooks) -> f64 
     f64::from(last[says[0] as usize]) - f64::from(last[says[1] as usize])
 }
 
-/// TransformerLens' name of a node, and which part of the values there is its own.
+/// TransformerLens' name of a node, and the node's slice of the value.
 fn named(row: &PatchedNodeRow, config: &ModelConfig) -> (String, std::ops::Range<usize>) {
     let (layer, width) = (row.layer, config.hidden_size);
     match row.component {
@@ -95,7 +95,7 @@ fn every_cell_is_a_separate_forward_on_a_model_without_latents() {
     for i in 0..4 {
         let prompts = [i, i + 7].map(|w| format!("w{} w{w} w3 w{}", (5 * i) % 20, 19 - i));
         let [clean, corrupt] = prompts.clone().map(|prompt| vocabulary.encode_row(&prompt).expect("ids"));
-        // Tokens for which the clean run leads; of the last pair the other way round.
+        // The clean run prefers the first token; for the last pair, the second.
         let gap = |w: u32| {
             lead(&model, &clean, [w, 5], &mut Hooks::none()) - lead(&model, &corrupt, [w, 5], &mut Hooks::none())
         };
@@ -139,7 +139,7 @@ fn every_cell_is_a_separate_forward_on_a_model_without_latents() {
         let normal = |ids: &[u32]| lead(&model, ids, *says, &mut Hooks::none());
         let moved = (patched - normal(into)) * if cell.mode == PatchMode::Denoise { 1.0 } else { -1.0 };
         let whole = normal(clean) - normal(corrupt);
-        assert!((moved - cell.moved).abs() < 1e-4, "{cell:?}: {moved} by a forward of its own");
+        assert!((moved - cell.moved).abs() < 1e-4, "{cell:?}: {moved} in a separate forward");
         assert!((whole - cell.whole).abs() < 1e-4 && whole > 0.0, "{cell:?}: {whole}");
         compared += 1;
         moving += usize::from(moved.abs() > 0.01 * whole);
@@ -154,7 +154,7 @@ fn every_cell_is_a_separate_forward_on_a_model_without_latents() {
         assert!((row.effect.value - moved / whole).abs() < 1e-9 && row.form == Form::Text);
         assert!(row.identity.n == 3 && row.effect.n == 3 && row.effect.covers(row.effect.value));
     }
-    // The whole stream at a position is everything where nothing else differs; and the same command again leaves what is done.
+    // If only one position differs, its whole stream has the full effect; and rerunning the command changes nothing.
     let last = map.iter().find(|r| r.component == Component::Resid && r.layer == 2 && r.place == "position[3]");
     assert!((last.expect("the end").effect.value - 1.0).abs() < 1e-4);
     assert!(done(&mut intervene(&[&args[..], &["--resume"]].concat())).0.contains("done before"));
@@ -178,9 +178,9 @@ fn asked(folder: &Path, lines: &[String]) -> Config {
     Config { file: Some(written(folder, lines)), ..Config::default() }
 }
 
-/// A block that no decoder writes.
+/// A block that no decoder can emit.
 #[test]
-fn a_mark_written_twice_is_one_place() {
+fn a_repeated_mark_is_one_place() {
     let temp = tempfile::tempdir().expect("a folder");
     let study = study(Purpose::Working, 4, 5);
     let lines = of_known(8, "= <swi> <latent> <latent> <latent> </swi> </swi> #");
@@ -193,7 +193,7 @@ fn a_mark_written_twice_is_one_place() {
     }
 }
 
-/// Latent steps in the prompt are run by the recurrence; the tool names who writes, counts and reads, and not the decoy.
+/// The recurrence runs latent steps in the prompt; the tool names writer, counter and reader, and not the decoy.
 #[test]
 fn a_known_circuit_with_latents_is_named() {
     use Component::{Head, Mlp};
@@ -218,7 +218,7 @@ fn a_known_circuit_with_latents_is_named() {
             assert!(node != DECOY && [WRITER, READER].contains(&node), "{node:?} at {}: {}", row.place, row.effect);
         }
     }
-    // A cell of the journal by a forward of its own: the reader at `#`, the clean value into the corrupt row.
+    // One cell of the journal against a separate forward: the reader at `#`, clean value into the corrupt row.
     let only = Config { components: vec![Head], layers: vec![READER.0], modes: vec![PatchMode::Denoise], ..config };
     let missing = Config { layers: vec![99], ..only.clone() };
     assert!(
@@ -235,7 +235,7 @@ fn a_known_circuit_with_latents_is_named() {
         let cell = cells.rows().iter().find(is).expect("a cell");
         assert!(cells.rows().iter().all(|row| row.layer == READER.0));
         let moved = by_itself(&study, &given.pair.clean, &given.pair.corrupt, given.pair.says);
-        assert!((cell.moved - moved).abs() < 1e-3, "{} in the journal, {moved} by a forward of its own", cell.moved);
+        assert!((cell.moved - moved).abs() < 1e-3, "{} in the journal, {moved} in a separate forward", cell.moved);
     }
     let by_name = Config { places: Places::Name, ..only };
     let rows = pair_patching::rows(&study, &by_name).expect("rows");
@@ -276,7 +276,7 @@ fn by_itself(study: &Study, clean: &Sequence, corrupt: &Sequence, says: [u32; 2]
 }
 
 #[test]
-fn what_is_no_pair_is_refused_by_file_and_line() {
+fn invalid_pairs_are_errors_by_file_and_line() {
     let temp = tempfile::tempdir().expect("a folder");
     let study = study(Purpose::Working, 4, 5);
     let good = of_known(3, BLOCK);
@@ -303,7 +303,7 @@ fn what_is_no_pair_is_refused_by_file_and_line() {
         assert!(said.contains("own.jsonl:4") && said.contains(says), "{line}: {said}");
     }
     assert_eq!(given::read(&study, &written(temp.path(), &good)).expect("pairs").len(), 3);
-    // Other lengths among the pairs: refused where positions go by number, by name they are compared.
+    // Pairs of different lengths: an error for places by number, allowed for places by name.
     let longer = of_known(4, "= = <swi> <latent> <latent> <latent> </swi> #").pop().expect("a line");
     let config = asked(temp.path(), &[&good[..], &[longer]].concat());
     let said = format!("{:#}", pair_patching::rows(&study, &config).expect_err("refused"));
@@ -329,9 +329,9 @@ fn a_wrong_line_ends_the_command_before_any_work() {
     }
 }
 
-/// A model that never learnt to switch: only text is measured, and the rows of its problems and of pairs share a folder.
+/// A model without switching: only text is measured, and rows of problems and of pairs share a folder.
 #[test]
-fn a_plain_model_stays_plain_and_its_pairs_are_drawn() {
+fn a_model_without_latents_has_text_rows_and_drawn_pairs() {
     let (folder, temp) = (plain_model(), tempfile::tempdir().expect("a folder"));
     let (out, data) = (temp.path().join("out"), temp.path().join("problems.jsonl"));
     let problem =
@@ -352,7 +352,7 @@ fn a_plain_model_stays_plain_and_its_pairs_are_drawn() {
         let prompt = |w: usize| format!("w{i} w{w} w3");
         json!({"clean": prompt(4), "corrupt": prompt(9), "answer": format!("w{}", says[0]), "wrong": format!("w{}", says[1])}).to_string()
     };
-    // A random model may prefer either answer: of each two lines one is usable.
+    // A random model may prefer either answer: one of each two lines is usable.
     let lines: Vec<String> = (0..4).flat_map(|i| [pair(i, [5, 6]), pair(i, [6, 5])]).collect();
     let file = written(temp.path(), &lines);
     run("intervene", &["pairs", text(&file), text(folder.path()), "--out", text(&out)]);
@@ -367,7 +367,7 @@ fn a_plain_model_stays_plain_and_its_pairs_are_drawn() {
     let html = std::fs::read_to_string(&page).expect("a page");
     assert!(html.contains("layer by position (ours)"));
     assert_eq!(html.matches("class=\"card\"").count(), 1, "no card about switching");
-    // Other pairs under the same name are refused.
+    // Other pairs under the same name are an error.
     let other = written(temp.path(), &lines[..4]);
     let args = ["pairs", text(&other), text(folder.path()), "--out", text(&out)];
     refused(&mut intervene(&args), &["--replace"]);

@@ -1,7 +1,7 @@
 //! The paper's numbers in `fixtures/paper_tables.toml` against the LaTeX they were read from.
 //!
-//! The LaTeX is not ours to ship: where it is not at hand (`SWITCHYARD_PAPER`, or `shared/paper/switch.tex` beside the
-//! repository) the tests that need it say so and check the labels only.
+//! We cannot distribute the LaTeX: without it (`SWITCHYARD_PAPER`, or `shared/paper/switch.tex` next to the repository) the tests
+//! that need it print so and check only the labels.
 
 use std::path::PathBuf;
 
@@ -27,7 +27,7 @@ fn latex() -> Option<String> {
     path.map(|p| std::fs::read_to_string(p).unwrap())
 }
 
-/// `\label{tab:…}` and `\label{fig:…}` in order of appearance, with their place in the text.
+/// `\label{tab:…}` and `\label{fig:…}` in order of appearance, with their offset in the text.
 fn labels(latex: &str) -> Vec<(String, usize)> {
     let at = latex.match_indices("\\label{").map(|(i, _)| (i, &latex[i + 7..]));
     at.map(|(i, rest)| (rest[..rest.find('}').unwrap()].to_string(), i))
@@ -36,7 +36,7 @@ fn labels(latex: &str) -> Vec<(String, usize)> {
 }
 
 #[test]
-fn every_label_of_the_paper_is_there() {
+fn every_label_of_the_paper_is_listed() {
     let paper = Paper::embedded().unwrap();
     let mut ours: Vec<&str> = paper.tables.iter().chain(&paper.figures).map(|b| b.label.as_str()).collect();
     ours.sort_unstable();
@@ -57,7 +57,7 @@ fn every_label_of_the_paper_is_there() {
 }
 
 #[test]
-fn every_number_of_every_table_is_the_papers() {
+fn every_number_of_every_table_equals_the_papers() {
     let paper = Paper::embedded().unwrap();
     let Some(latex) = latex() else { return };
     let mut checked = 0;
@@ -73,7 +73,7 @@ fn every_number_of_every_table_is_the_papers() {
     assert_eq!(checked, 156);
 }
 
-/// The numeric cells of a tabular, row by row, the first column (names) left out.
+/// The numeric cells of a tabular by row, without the first column (names).
 fn numbers(tabular: &str) -> Vec<f64> {
     let body = tabular.replace("\\,", "").replace("{,}", "").replace("\\!", "").replace("\\ ", " ");
     let rows = body.split("\\\\").map(|row| row.split('&').skip(1));
@@ -85,7 +85,7 @@ fn number(cell: &str) -> Option<f64> {
     let plain = cell.replace("\\textbf", "").replace("\\mathbf", "").replace("\\times", "x");
     let plain: String = plain.chars().filter(|c| !"{}$ \n".contains(*c)).collect();
     match plain.split_once("x10^") {
-        // Through text, so that 1.3e-2 is the nearest double and not a product.
+        // Parsed from text, so that 1.3e-2 is the nearest double and not a product.
         Some((m, e)) => format!("{m}e{e}").parse().ok(),
         None => plain.parse().ok(),
     }
@@ -121,12 +121,12 @@ fn figures_quote_numbers_the_text_states() {
 
 #[test]
 fn claims_are_comparisons_on_cells_that_exist() {
-    let paper = Paper::embedded().unwrap(); // parsing checks each claim's outcome on the paper's own numbers
+    let paper = Paper::embedded().unwrap(); // parsing checks each claim on the paper's numbers
     let claim = |id: &str| paper.claims.iter().find(|c| c.id == id).expect(id);
     assert!(paper.claims.len() >= 30);
     assert_eq!(claim("skip-costs-twice-random-norm").holds_in_paper, Some(true));
     assert_eq!(claim("swi-contrast-p").holds_in_paper, Some(false), "847/3 is not four orders of magnitude");
-    // A claim is checked on whatever numbers it is given: with skip at −0.10 it costs no more than noise.
+    // A claim is checked on the given numbers: with skip at −0.10 it costs no more than noise.
     let skip_harmless = |cell: &str| match cell {
         "tab:intervention/skip/diag_delta" => Ok(-0.10),
         other => paper.cell(other),
@@ -151,7 +151,7 @@ fn mistakes_in_the_file_are_named() {
         "tab:main has no column 'acc'",
     );
     says(good.replace("rests_on = [\"tab:exit\"]", "rests_on = [\"tab:exits\"]"), "'tab:exits', which does not exist");
-    // A number that changes the outcome of a claim is caught by the claim.
+    // A number that changes the outcome of a claim is an error.
     says(good.replace("[1.0000, 1.0000, 0.9951, 0.9999]", "[0.1, 1.0000, 0.9951, 0.9999]"), "exit-ready-at-once");
     says(good.replace("needs = [\"math500\"]", "needs = [\"math501\"]"), "math501");
 }

@@ -1,5 +1,5 @@
-//! The prompt explorer: patterns of a hand-built model whose reading head is known, the lens at every token, and what the page
-//! shows of both.
+//! The prompt explorer: attention patterns of a hand-built model with a known reading head, the lens at every token, and both on the
+//! page.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn reader() -> Vec<PatternRow> {
     patterns::rows(&study(Purpose::Working, 8, 0), &patterns::Config { problems: 8 }).expect("rows")
 }
 
-/// Whether the problem of a row was answered with latents.
+/// Whether a row's problem has latents.
 fn switched(rows: &[PatternRow], problem: usize) -> bool {
     rows.iter().any(|r| r.problem == problem && r.kind == Some(PositionKind::Latent))
 }
@@ -54,7 +54,7 @@ fn the_reading_head_points_at_the_latent_that_it_reads() {
 }
 
 #[test]
-fn weights_are_of_all_positions_up_to_the_own_one_and_make_one() {
+fn weights_cover_earlier_positions_and_sum_to_one() {
     let study = micro("sft", 6);
     let micro = patterns::rows(&study, &patterns::Config::default()).expect("rows");
     let problems: std::collections::BTreeSet<usize> = micro.iter().map(|r| r.problem).collect();
@@ -68,7 +68,7 @@ fn weights_are_of_all_positions_up_to_the_own_one_and_make_one() {
 }
 
 #[test]
-fn the_last_layer_of_the_lens_says_what_the_model_says() {
+fn the_last_layer_of_the_lens_is_the_model() {
     let study = micro("sft", 6);
     let lens = token_lens::rows(&study, &token_lens::Config::default()).expect("rows");
     let layers = study.model.config().num_hidden_layers;
@@ -90,7 +90,7 @@ fn the_last_layer_of_the_lens_says_what_the_model_says() {
             latents += 1;
         }
         if row.kind == PositionKind::Text {
-            // Greedy: what is written is what the position before says, with its probability.
+            // Greedy: each token is the previous position's prediction, with its probability.
             let (word, p) = first(&last[&(row.problem, at - 1)].top);
             let drawn = row.logprob.expect("a text token is drawn").exp();
             assert!(word.trim() == row.token.trim() && (p - drawn).abs() < 0.01, "{word} {p}, {} {drawn}", row.token);
@@ -137,7 +137,7 @@ fn the_page_draws_each_head_and_shows_the_reading_one_large() {
     let heads: std::collections::BTreeSet<(usize, usize)> = own.iter().map(|r| (r.layer, r.head)).collect();
     assert_eq!(html.matches("class=\"head\"").count(), heads.len());
     assert_eq!(html.matches(" checked><svg").count(), 1, "one head is shown large");
-    // The pictures are there without the script, and its data say what the rows say.
+    // The pictures do not need the script, and its data equal the rows.
     let (layer, head) = READER;
     let picture =
         html.split(&format!("-{problem}-{layer}-{head}\" class=\"cells\"")).nth(1).expect("the reader's cells");
@@ -157,7 +157,7 @@ fn the_page_draws_each_head_and_shows_the_reading_one_large() {
 }
 
 #[test]
-fn a_page_without_these_rows_has_no_explorer() {
+fn the_explorer_needs_its_rows() {
     let folder = tempfile::tempdir().expect("a folder");
     let rows = positions::rows(&micro("sft", 6), &positions::Config::default()).expect("rows");
     write(folder.path(), "sft", &rows);
@@ -165,7 +165,7 @@ fn a_page_without_these_rows_has_no_explorer() {
 }
 
 #[test]
-fn they_are_run_on_request_and_leave_no_csv() {
+fn patterns_run_on_request_and_write_no_csv() {
     let folder = tempfile::tempdir().expect("a folder");
     let probe = |args: &[&str]| done(program("probe").args(args)).0;
     let out = folder.path().display().to_string();

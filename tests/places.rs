@@ -1,4 +1,4 @@
-//! Where results go, and which files they may not replace or join.
+//! Output folders of results, and files that they must not replace or mix with.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -10,7 +10,7 @@ use switchyard::store::read_flat;
 use switchyard_programs::report::folder::Folder;
 use switchyard_programs::report::render::{default_page, report};
 
-/// A folder to run programs in, with a copy of the committed checkpoints where they are looked for.
+/// A working folder with a copy of the committed checkpoints in the default place.
 struct Home(tempfile::TempDir);
 
 impl Home {
@@ -50,7 +50,7 @@ impl Home {
     }
 }
 
-/// Another model of the same shape: its last weight is another.
+/// Another model of the same shape: its last weight differs.
 fn other_weights(checkpoint: &Path) {
     let file = checkpoint.join("model.safetensors");
     let mut bytes = std::fs::read(&file).expect("weights");
@@ -62,7 +62,7 @@ fn other_weights(checkpoint: &Path) {
 const SMALL: [&str; 6] = ["--phase", "sft", "--problems", "30", "--only", "accuracy"];
 
 #[test]
-fn what_is_typed_first_stays_in_an_ignored_folder() {
+fn default_output_is_in_an_ignored_folder() {
     let home = Home::new();
     home.done("probe", &SMALL);
     home.done("intervene", &["--phase", "sft", "--problems", "30", "--only", "switch_benefit"]);
@@ -80,14 +80,14 @@ fn what_is_typed_first_stays_in_an_ignored_folder() {
     assert!(setup["adapter"].is_null() && setup["decode"]["k_cap"].is_u64(), "{setup}");
     assert_eq!(entry["columns"]["accuracy"]["unit"], "share", "{entry}");
     assert!(entry["commit"].as_str().is_some_and(|commit| !commit.is_empty()), "{entry}");
-    // Without rows the command that makes them is named.
+    // Without rows the error names the command that makes them.
     let empty = Home(tempfile::tempdir().expect("a folder"));
     empty.refused("report", &[], &["runs/reports", "run `probe` first", "reports/micro"]);
 }
 
-/// Findings come first: a sentence and its number with interval and n, of this command's rows and no older ones.
+/// Findings come first: a sentence with number, interval and n, from this command's rows only.
 #[test]
-fn a_first_look_ends_with_its_findings() {
+fn a_first_run_ends_with_its_findings() {
     let home = Home::new();
     let small = ["--phase", "sft", "--problems", "60"];
     let files = |home: &Home| {
@@ -118,9 +118,9 @@ fn a_first_look_ends_with_its_findings() {
     home.refused("intervene", &["--all", "--hook", "blocks.1.attn.hook_z"], &["--hook", "--all"]);
 }
 
-/// A run of another method has no phase of Switchyard's own: unasked, its own is examined.
+/// A run of another method has other phases: by default, its own are examined.
 #[test]
-fn the_phases_that_exist_are_examined() {
+fn existing_phases_are_examined() {
     let home = Home::new();
     copy(&home.path("fixtures/micro/sft"), &home.path("run/coconut"));
     copy(&home.path("fixtures/micro/sft"), &home.path("run/base"));
@@ -131,9 +131,9 @@ fn the_phases_that_exist_are_examined() {
     assert_eq!(home.done("probe", &prompt), home.done("probe", &[&prompt[..], &["--phase", "coconut"]].concat()));
 }
 
-/// A smaller run, or one of other weights or float type, goes to a folder of its own, and the same command always to the same one.
+/// Runs with fewer problems, other weights or another dtype have separate folders; the same command always uses the same one.
 #[test]
-fn rows_of_other_settings_go_to_another_folder() {
+fn rows_of_other_settings_have_another_folder() {
     let home = Home::new();
     home.done("probe", &SMALL);
     let file = home.path("runs/reports/micro/accuracy-sft.parquet");
@@ -165,7 +165,7 @@ fn rows_of_other_settings_go_to_another_folder() {
 }
 
 #[test]
-fn rows_of_other_weights_or_float_type_are_not_put_under_the_same_name() {
+fn rows_of_other_weights_or_dtype_do_not_mix() {
     let home = Home::new();
     let out = ["--out", "rows"];
     home.done("probe", &[&SMALL[..], &out].concat());
@@ -176,7 +176,7 @@ fn rows_of_other_weights_or_float_type_are_not_put_under_the_same_name() {
     let modes = ["--phase", "sft", "--problems", "30", "--only", "switch_benefit", "--out", "rows"];
     home.refused("intervene", &modes, &["of another origin"]);
     assert!(!home.path("rows/traces-sft.parquet").exists());
-    // --replace removes what the new rows must not be stored with.
+    // --replace removes rows that must not be mixed with the new ones.
     home.done("probe", &[&traces[..], &["--replace"]].concat());
     assert!(!home.path("rows/accuracy-sft.parquet").exists());
     let manifest = home.manifest("rows");
@@ -184,7 +184,7 @@ fn rows_of_other_weights_or_float_type_are_not_put_under_the_same_name() {
 }
 
 #[test]
-fn models_of_the_same_name_go_to_folders_of_their_own() {
+fn models_of_the_same_name_have_separate_folders() {
     let home = Home::new();
     for run in ["a", "b"] {
         copy(&home.path("fixtures/micro/sft/checkpoint"), &home.path(run).join("checkpoint"));
@@ -203,7 +203,7 @@ fn models_of_the_same_name_go_to_folders_of_their_own() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_is_refused_before_any_work() {
+fn a_read_only_folder_is_an_error_before_any_work() {
     let home = Home::new();
     std::fs::write(home.path("file"), "mine").expect("a file");
     for program in ["probe", "intervene"] {
@@ -214,7 +214,7 @@ fn a_folder_that_cannot_be_written_is_refused_before_any_work() {
     }
 }
 
-/// A folder of committed rows, few enough to be rendered soon.
+/// A folder with few committed rows, for fast rendering.
 fn some_rows(folder: &Path) {
     std::fs::create_dir_all(folder).expect("a folder");
     for name in ["accuracy-sft.parquet", "switch_window-sft.parquet", "exit_probability-sft.parquet", "manifest.json"] {
@@ -223,7 +223,7 @@ fn some_rows(folder: &Path) {
 }
 
 #[test]
-fn a_page_of_somebody_elses_stays() {
+fn a_foreign_page_is_not_overwritten() {
     let temp = tempfile::tempdir().expect("a folder");
     let (rows, page) = (temp.path().join("rows"), temp.path().join("index.html"));
     some_rows(&rows);
@@ -233,14 +233,14 @@ fn a_page_of_somebody_elses_stays() {
     assert!(refused.contains("index.html") && refused.contains("--page"), "{refused}");
     assert_eq!(std::fs::read_to_string(&page).expect("a page"), "<html>my own home page</html>");
     assert!(!rows.join("tables").exists(), "it found out after the work");
-    // Its own it writes over.
+    // It overwrites its own page.
     std::fs::remove_file(&page).expect("removed");
     report(&folder(), &page).expect("a page");
     report(&folder(), &page).expect("the same again");
 }
 
 #[test]
-fn a_page_of_other_folders_stays() {
+fn a_page_of_other_folders_is_not_overwritten() {
     let temp = tempfile::tempdir().expect("a folder");
     let [first, second] = ["first", "second"].map(|name| temp.path().join(name));
     some_rows(&first);
@@ -253,7 +253,7 @@ fn a_page_of_other_folders_stays() {
     assert!(refused.contains("is the page of") && refused.contains("first") && refused.contains("--page"), "{refused}");
     assert_eq!(std::fs::read(&page).expect("a page"), before);
     assert!(!second.join("tables").exists(), "it found out after the work");
-    // Unasked it goes where nothing is lost, and a page of more folders takes the place of one of fewer.
+    // By default it does not overwrite; a page of more folders replaces one of fewer.
     assert_eq!(default_page(&[open(&second)]), second.join("index.html"));
     assert_eq!(default_page(&[open(&first)]), page);
     report(&[open(&second), open(&first)], &page).expect("a page of both");
@@ -261,7 +261,7 @@ fn a_page_of_other_folders_stays() {
 }
 
 #[test]
-fn tables_and_figures_without_rows_go_and_other_files_stay() {
+fn tables_and_figures_without_rows_are_removed_and_other_files_stay() {
     let temp = tempfile::tempdir().expect("a folder");
     let (rows, page) = (temp.path().join("rows"), temp.path().join("index.html"));
     some_rows(&rows);
@@ -276,7 +276,7 @@ fn tables_and_figures_without_rows_go_and_other_files_stay() {
 }
 
 #[test]
-fn a_mixture_is_left_out_under_a_red_bar() {
+fn mixed_rows_are_omitted_under_a_red_bar() {
     let temp = tempfile::tempdir().expect("a folder");
     let (rows, page) = (temp.path().join("rows"), temp.path().join("index.html"));
     some_rows(&rows);
@@ -301,7 +301,7 @@ fn every_column_of_the_committed_rows_has_a_unit_and_a_description() {
     for file in std::fs::read_dir("reports/micro").expect("the committed rows").flatten().map(|entry| entry.path()) {
         let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         let rows = stem.split('-').next().unwrap_or_default();
-        // What training logs step by step has names of its own; raw rows are not committed, those here may be anyone's.
+        // Training logs have their own column names; raw rows are not committed, so local ones are skipped.
         let raw = ["observations", "patched_", "attributed_", "edge_pairs", "steering_trials"]
             .iter()
             .any(|name| rows.starts_with(name));
@@ -323,7 +323,7 @@ fn every_column_of_the_committed_rows_has_a_unit_and_a_description() {
 }
 
 #[test]
-fn what_is_no_model_and_no_folder_of_rows_is_named() {
+fn a_folder_without_model_or_rows_is_named() {
     let home = Home::new();
     std::fs::create_dir(home.path("empty")).expect("a folder");
     std::fs::write(home.path("file"), "text").expect("a file");

@@ -1,5 +1,5 @@
-//! The observational experiments: phenomena that the micro checkpoints are known to show, nulls that must stay nulls, data
-//! that cannot be answered, numbers that must carry their interval, and a model that has never seen `<swi>`.
+//! The observational experiments: known phenomena of the micro checkpoints, nulls, insufficient data, intervals of all numbers, and a
+//! model that was never trained on `<swi>`.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use switchyard::stats::probe::{GroupedProtocol, ValueProtocol};
 use switchyard::store::read_flat;
 use switchyard::study::{ProblemChoice, Study};
 
-/// Cheap protocols: one C.
+/// A cheap protocol: one C.
 fn quick() -> layer_probe::Config {
     layer_probe::Config {
         grouped: GroupedProtocol { c_grid: vec![0.1], draws: 200, ..GroupedProtocol::default() },
@@ -35,7 +35,7 @@ fn swi_is_a_spike_between_look_alikes() {
     let study = micro("sft", 200);
     let forced = teacher_forced::rows(&study, &teacher_forced::Config {}).expect("rows");
     let p = |event| forced.iter().find(|r| r.event == event).expect("a class").p_swi;
-    // Sharper, the less alike: untagged clause starts, the same token, random positions, neighbours.
+    // The contrast grows as controls get less similar: untagged clause starts, the same token, random positions, neighbours.
     assert!(p(Event::SwiStart).low > p(Event::ClauseStart).high, "{forced:?}");
     assert!(p(Event::ClauseStart).low > p(Event::SameToken).high);
     assert!(p(Event::SameToken).low > p(Event::Random).high);
@@ -54,19 +54,19 @@ fn swi_is_a_spike_between_look_alikes() {
 }
 
 #[test]
-fn blocks_are_left_at_the_step_that_was_trained() {
+fn blocks_exit_at_the_trained_step() {
     let rows = exit_probability::rows(&micro("sft", 200)).expect("rows");
     assert_eq!(rows.len(), 15, "all, correct, wrong; five steps");
     for row in &rows {
         let last = row.step.shown() == 5;
         assert!(if last { row.p_exit.low > 0.99 } else { row.p_exit.high < 0.01 }, "{row:?}");
-        // All or none: the interval still has a width.
+        // Shares of 0 or 1: the interval still has a width.
         assert!(row.exits.value == f64::from(u8::from(last)) && row.exits.low < row.exits.high, "{row:?}");
     }
 }
 
 #[test]
-fn a_switch_is_told_from_its_look_alikes_as_well_at_the_first_layer_as_at_the_last() {
+fn a_switch_is_as_separable_at_the_first_layer_as_at_the_last() {
     // Half the boundaries have no look-alike in their problem: fewer problems leave too few rows.
     let rows = probes(&micro("sft", 500), &layer_probe::Config { values: false, ..quick() });
     let of = |protocol, features, layer| {
@@ -74,7 +74,7 @@ fn a_switch_is_told_from_its_look_alikes_as_well_at_the_first_layer_as_at_the_la
         found.unwrap_or_else(|| panic!("{protocol:?} {features:?} {layer}"))
     };
     let score = |protocol, features, layer| of(protocol, features, layer).balanced_accuracy;
-    // Token identity alone passes the paper's protocol and says nothing among look-alikes.
+    // Token identity alone passes the paper's protocol and has no information among look-alikes.
     for features in [Features::Token, Features::Embedding] {
         assert!(score(Protocol::Paper, features, 0).low > 0.8);
         assert_eq!(score(Protocol::Grouped, features, 0).value, 0.5);
@@ -89,10 +89,10 @@ fn a_switch_is_told_from_its_look_alikes_as_well_at_the_first_layer_as_at_the_la
         // Negatives come from the same problem, so labels permuted within it carry nothing.
         assert!(shuffled.covers(0.5) && score.low > shuffled.value, "layer {layer}: {score} against {shuffled}");
     }
-    // Only the last layer is above a network with random weights; the first is inside its interval.
+    // Only the last layer exceeds a network with random weights; the first is within its interval.
     assert!(last.value > untrained.high, "{last} against {untrained}");
     assert!(first.high > last.value, "{first} at the first layer, {last} at the last: a rise with depth");
-    // The last layer holds at least what the model itself decides by.
+    // The last layer has at least the information of the model's decision.
     let margin = score(Protocol::Grouped, Features::Margin, 4);
     assert!(margin.low > 0.5 && margin.value < last.high, "{margin} against {last}");
     for row in &rows {
@@ -104,7 +104,7 @@ fn a_switch_is_told_from_its_look_alikes_as_well_at_the_first_layer_as_at_the_la
 }
 
 #[test]
-fn latent_steps_carry_what_they_should() {
+fn latent_steps_carry_operand_and_result() {
     let study = micro("sft", 200);
     let layers = Layers::Listed(vec![4]);
     let rows = probes(&study, &layer_probe::Config { untrained: false, layers: layers.clone(), ..quick() });
@@ -112,12 +112,12 @@ fn latent_steps_carry_what_they_should() {
         let found = rows.iter().find(|r| r.target == target && r.features == Features::ResidPost);
         found.and_then(|r| r.accuracy).unwrap_or_else(|| panic!("{target}"))
     };
-    // The operand first, the result at the end: five latents replace `5 + 5 = 3`.
+    // First the operand, last the result: five latents replace `5 + 5 = 3`.
     assert!(accuracy("value:s_j-1@1").low > 0.7 && accuracy("value:s_j@5").low > 0.7);
     assert!(accuracy("value:s_j@1").high < 0.4);
     assert!(rows.iter().any(|r| r.target == "value:s1@5"));
 
-    // Over the whole corpus there are more rows, and token identity still says nothing.
+    // The whole corpus has more rows, and token identity still has no information.
     let corpus = layer_probe::Config { matched: NegativeScope::Corpus, layers, ..quick() };
     let wide = probes(&study, &layer_probe::Config { untrained: false, values: false, ..corpus });
     let of = |rows: &[ProbeRow], features| {
@@ -162,7 +162,7 @@ fn a_phase_does_not_differ_from_itself_and_differs_from_the_next() {
 }
 
 #[test]
-fn data_without_a_boundary_says_so() {
+fn data_without_a_boundary_is_an_error() {
     let mut study = micro("sft", 20);
     study.recipe.annotate.spans.min_length = 500;
     study.recipe.evaluation.max_new_tokens = 1;
@@ -195,7 +195,7 @@ fn written(folder: &Path, name: &str, run: impl FnOnce(&mut Journal) -> anyhow::
 
 #[test]
 fn every_number_has_an_interval_and_an_n() {
-    /// Not measured: what a score is compared with.
+    /// Not measured: the baselines of a score.
     const CONSTANTS: [&str; 1] = ["chance"];
     let temp = tempfile::tempdir().expect("a temporary folder");
     let (latent, grpo) = (micro("sft", 120), micro("grpo", 120));
@@ -227,7 +227,7 @@ fn every_number_has_an_interval_and_an_n() {
 }
 
 #[test]
-fn a_model_that_never_saw_swi_is_asked_or_refuses() {
+fn a_model_without_training_on_swi_has_rows_or_errors() {
     let Some(gguf) = std::env::var_os("SWITCHYARD_SMOLLM2_GGUF") else {
         println!("skipped: SWITCHYARD_SMOLLM2_GGUF is not set");
         return;
@@ -243,7 +243,7 @@ fn a_model_that_never_saw_swi_is_asked_or_refuses() {
     let study = Study::open_model(&gguf, None, &like, &asked, &Machine::default()).expect("the model");
     let forced = teacher_forced::rows(&study, &teacher_forced::Config {}).expect("rows");
     let p = |event| forced.iter().find(|r| r.event == event).expect("a class").p_swi;
-    // Its row of `<swi>` is a copy of the line break's, and as probable; it is nowhere salient.
+    // Its `<swi>` row is a copy of the line break's, and as probable; it is nowhere salient.
     assert!(p(Event::SwiStart).low < p(Event::SameToken).high, "{forced:?}");
     assert!(p(Event::SwiStart).high < 0.3 && p(Event::Random).high < 0.1, "{forced:?}");
     assert_eq!(switch_window::rows(&study, &switch_window::Config::default()).expect("rows").len(), 17);
@@ -255,7 +255,7 @@ fn a_model_that_never_saw_swi_is_asked_or_refuses() {
     // Boundaries have many token types; matched within problems none of them predicts anything.
     assert!((token.expect("a probe").balanced_accuracy.value - 0.5).abs() < 1e-9, "{token:?}");
     match exit_probability::rows(&study) {
-        Ok(rows) => assert!(rows.iter().all(|r| r.exits.value < 0.5), "nothing taught it to leave: {rows:?}"),
+        Ok(rows) => assert!(rows.iter().all(|r| r.exits.value < 0.5), "the exit is untrained: {rows:?}"),
         Err(said) => assert!(said.to_string().contains("never switched"), "{said:#}"),
     }
 }

@@ -1,4 +1,4 @@
-//! Problem files, vocabulary and templates: tiny fixtures always, the real files where they are at hand.
+//! Problem files, vocabulary and templates: tiny fixtures, and the real files if they exist.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(".").join("fixtures/problems").join(name)
 }
 
-/// Reading fails, and the message has all of this.
+/// Reading fails, and the message contains all of these texts.
 #[track_caller]
 fn refused(file: impl Into<PathBuf>, parts: &[&str]) -> String {
     let error = format!("{:#}", read_problems(file).unwrap_err());
@@ -29,7 +29,7 @@ fn written(folder: &Path, name: &str, text: &str) -> PathBuf {
 }
 
 #[test]
-fn every_format_is_told_and_read() {
+fn every_format_is_detected_and_read() {
     let gsm = read_problems(fixture("gsm8k.jsonl")).unwrap();
     assert_eq!((gsm[0].answer.as_str(), gsm[1].answer.as_str()), ("11", "1,500"));
     assert_eq!(gsm[1].solution, "It prints 250*6 = 1500 pages.\n#### 1,500");
@@ -114,13 +114,13 @@ fn fields(question: &str, answer: &str) -> Fields {
 }
 
 #[test]
-fn parquet_and_csv_are_read_as_json_lines_are() {
+fn parquet_and_csv_read_like_jsonl() {
     let hub = fixture("hub");
     let test = hub.join("data/test-00000-of-00001.parquet");
     let read = read_problems(&test).unwrap();
     assert_eq!((read[0].answer.as_str(), read[1].answer.as_str()), ("13", "15"));
     assert_eq!(read[0].solution, "It holds 6+7 = 13 beads.\n#### 13");
-    // A folder: its held-out part; of several folders none can be meant.
+    // A folder: its held-out part; several folders are ambiguous.
     assert_eq!(golds(&hub, None), ["13", "15"]);
     // Numbers as they are, and keys inside others.
     assert_eq!(golds(&test, Some(fields("question", "reward.gold"))), ["13", "15"]);
@@ -154,9 +154,9 @@ fn parquet_and_csv_are_read_as_json_lines_are() {
     assert_eq!(questions[1].question, "Two\nlines \"quoted\"");
 }
 
-/// Of two values readers take either, so none is taken.
+/// Readers differ on which of two values they use, so two are an error.
 #[test]
-fn a_key_or_column_that_stands_twice_is_refused() {
+fn duplicate_keys_and_columns_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     for (name, text, key) in [
         ("a.jsonl", "{\"question\": \"q\", \"answer\": \"4\", \"answer\": \"5\"}", "a.jsonl:1: key \"answer\""),
@@ -167,7 +167,7 @@ fn a_key_or_column_that_stands_twice_is_refused() {
     }
     written(folder.path(), "d.csv", "question,answer,answer_duplicated_x,n_duplicated_0\nq,4,5,6\n");
     assert_eq!(golds(&folder.path().join("d.csv"), None), ["4"]);
-    // Columns without a name, and names that another program gave to twins.
+    // Columns without a name, and names that another program gave to duplicates.
     for text in ["question,answer,,\nq,4,,\n", "question,answer,n,n_duplicated_0\nq,4,5,6\n"] {
         assert_eq!(golds(&written(folder.path(), "h.csv", text), None), ["4"]);
     }
@@ -235,7 +235,7 @@ fn a_folder_is_a_data_set() {
 }
 
 #[test]
-fn several_sets_of_one_part_are_told_apart() {
+fn several_sets_of_one_part_are_distinguished() {
     let folder = tempfile::tempdir().unwrap();
     let row = |n: usize| format!("{{\"question\": \"q{n}\", \"answer\": \"{n}\"}}\n");
     for (name, n) in
@@ -246,7 +246,7 @@ fn several_sets_of_one_part_are_told_apart() {
     refused(folder.path(), &["2 sets of this part (validation, validation_long)"]);
     assert_eq!(golds(&folder.path().join("validation_long"), None), ["3", "4"]);
     assert_eq!(golds(&folder.path().join("validation"), None), ["2"]);
-    // Parts that are numbered from the first on are one set, years are not.
+    // Consecutively numbered parts are one set, years are not.
     let numbered = tempfile::tempdir().unwrap();
     for n in 0..3 {
         written(numbered.path(), &format!("test-{n}.jsonl"), &row(n));
@@ -257,7 +257,7 @@ fn several_sets_of_one_part_are_told_apart() {
         written(years.path(), &format!("test_{n}.jsonl"), &row(n));
     }
     refused(years.path(), &["(test_2024, test_2025)"]);
-    // What `save_to_disk` writes.
+    // A folder of `save_to_disk`.
     let saved = tempfile::tempdir().unwrap();
     std::fs::create_dir(saved.path().join("test")).unwrap();
     let stream = saved.path().join("test/data-00000-of-00001.arrow");
@@ -268,7 +268,7 @@ fn several_sets_of_one_part_are_told_apart() {
 }
 
 #[test]
-fn options_stand_in_the_prompt_and_the_gold_answer_is_a_letter() {
+fn options_are_in_the_prompt_and_the_gold_answer_is_a_letter() {
     let folder = tempfile::tempdir().unwrap();
     let first = |text: &str, fields: Option<Fields>| {
         let file = written(folder.path(), if text.starts_with('{') { "a.jsonl" } else { "a.csv" }, text);
@@ -286,7 +286,7 @@ fn options_stand_in_the_prompt_and_the_gold_answer_is_a_letter() {
         let problem = first(text, None);
         assert_eq!((problem.question.as_str(), problem.answer.as_str()), ("Which?\nA. tin\nB. lead", "B"), "{text}");
     }
-    // Options in an order that is drawn: GPQA, SciQ.
+    // Shuffled options: GPQA, SciQ.
     let gpqa = r#"{"Question": "Which?", "Correct Answer": "lead", "Incorrect Answer 1": "tin", "Incorrect Answer 2": "zinc"}"#;
     let sciq = r#"{"question": "Which?", "distractor1": "tin", "distractor2": "zinc", "correct_answer": "lead"}"#;
     for problem in [first(gpqa, None), first(sciq, Some(fields("question", "correct_answer")))] {
@@ -322,9 +322,9 @@ fn options_stand_in_the_prompt_and_the_gold_answer_is_a_letter() {
     assert_eq!(golds(&odd, Some(Fields { choices: "none".into(), ..Fields::default() })), ["tin"]);
 }
 
-/// A passage is put before the question where a user names it, and a key that a user names is in some record.
+/// A named passage precedes the question, and a key that a user names must be in some record.
 #[test]
-fn parts_of_a_question_are_named_or_told() {
+fn parts_of_a_question_are_named_or_detected() {
     let folder = tempfile::tempdir().unwrap();
     let file = written(
         folder.path(),
@@ -355,7 +355,7 @@ fn parts_of_a_question_are_named_or_told() {
 }
 
 #[test]
-fn folders_name_parts_too_and_categories_are_texts() {
+fn folders_name_parts_and_categories_are_text() {
     let row = |n: usize| format!("{{\"question\": \"q{n}\", \"answer\": \"{n}\"}}\n");
     let home = tempfile::tempdir().unwrap();
     for (name, n) in [("train/0", 1), ("test/0", 2), ("test/1", 3)] {
@@ -393,7 +393,7 @@ fn math_is_read_as_it_was_published() {
     let read = read_problems(&root).unwrap();
     assert_eq!((read[0].subject.as_deref(), read[0].level), (Some("Algebra"), Some(5)));
     assert_eq!(golds(&root.join("train/algebra/1.json"), None), [r"\frac{1}{2}"]);
-    // Without a box that ends, or one that MATH's evaluation reads.
+    // Without a closed box, or one that MATH's evaluation reads.
     for cut in
         r"No box here.|It is $\boxed{|It is $\boxed{é|It is $\boxed{5|$\boxed\frac{1}{2}$|$\boxed5$, as {x}".split('|')
     {
@@ -403,7 +403,7 @@ fn math_is_read_as_it_was_published() {
 }
 
 #[test]
-fn what_is_no_file_of_problems_is_named() {
+fn files_without_problems_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let wide: Vec<u8> = "{\"question\": \"q\"}".encode_utf16().flat_map(u16::to_le_bytes).collect();
     let long = "x".repeat(2_000_000);
@@ -430,7 +430,7 @@ fn what_is_no_file_of_problems_is_named() {
         let error = refused(&file, &[expected, "a.jsonl"]);
         assert!(error.len() < 600, "{error}");
     }
-    // A copy of a problem is no other problem.
+    // A copy is not another problem.
     let row = r#"{"id":"a","question":"q","answer":"1"}"#;
     let copies = read_problems(written(folder.path(), "copies.jsonl", &format!("{row}\n{row}\n{row}\n"))).unwrap();
     assert_eq!(copies.iter().map(|problem| problem.id.as_str()).collect::<Vec<_>>(), ["a", "a#2", "a#3"]);
@@ -446,7 +446,7 @@ fn what_is_no_file_of_problems_is_named() {
     }
     let steps = r#"{"question": "q", "answer": "3", "steps": [{"expression": "1+2", "value": 3, "span": "3"}], "solution": "3"}"#;
     assert_eq!(golds(&written(folder.path(), "steps.jsonl", steps), None), ["3"], "a problem itself");
-    // Prompts as messages, as chats and verl have them.
+    // Prompts as messages, as in chat data and verl.
     let chat = r#"{"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}], "reward": {"gold": "3"}}"#;
     let file = written(folder.path(), "chat.jsonl", &format!("{chat}\n{}\n", chat.replace("\"q\"", "\"r\"")));
     for question in ["prompt.1.content", "prompt.-1.content"] {
@@ -462,7 +462,7 @@ fn what_is_no_file_of_problems_is_named() {
 }
 
 #[test]
-fn a_solution_of_gsm8ks_form_has_its_gold_behind_the_mark() {
+fn a_gsm8k_solution_has_its_gold_after_the_mark() {
     let folder = tempfile::tempdir().unwrap();
     let text = "{\"question\":\"q\",\"answer\":\"Seven. The answer is 7.\"}\n{\"question\":\"r\",\"answer\":\"Say 6 = <<6=6>>6 first.\\n#### 2\"}\n";
     let file = written(folder.path(), "g.jsonl", text);
@@ -473,7 +473,7 @@ fn a_solution_of_gsm8ks_form_has_its_gold_behind_the_mark() {
 }
 
 #[test]
-fn steps_of_a_users_own_stand_in_the_solution() {
+fn custom_steps_are_in_the_solution() {
     let folder = tempfile::tempdir().unwrap();
     let steps =
         r#""steps": [{"expression": "3+4", "value": 7}, {"expression": "s1*2", "value": 14, "span": "doubles to 14"}]"#;
@@ -533,7 +533,7 @@ fn errors_name_file_line_and_key() {
 }
 
 #[test]
-fn the_real_files_have_their_rows() {
+fn the_real_files_have_their_row_counts() {
     let Some(data) = real_data("row counts of the real benchmarks") else {
         return;
     };
@@ -568,8 +568,8 @@ fn the_real_files_have_their_rows() {
                 assert!(last.iter().any(|name| problem.answer.contains(name.as_str())), "{problem:?}");
             }
         }
-        println!("{file}: {known} of {steps} marks stand before their value");
-        assert!(known * 100 >= steps * 97, "{file}: {known} of {steps} marks stand before their value");
+        println!("{file}: {known} of {steps} marks are before their value");
+        assert!(known * 100 >= steps * 97, "{file}: {known} of {steps} marks are before their value");
         if file.starts_with("math500") {
             assert!(problems.iter().all(|p| p.subject.is_some() && (1..=5).contains(&p.level.unwrap())));
         }
@@ -605,7 +605,7 @@ fn all_tasks() -> Vec<Task> {
 }
 
 #[test]
-fn generated_problems_go_through_the_word_vocabulary_and_a_file() {
+fn generated_problems_round_trip_through_vocabulary_and_file() {
     let mut words = Vocabulary::from_words(all_tasks().iter().flat_map(Task::words)).unwrap();
     let switch = words.add_switch_tokens().unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -656,7 +656,7 @@ fn switch_tokens_come_after_the_vocabulary_and_survive_any_text() {
 }
 
 #[test]
-fn tokenizer_files_are_refused_by_name() {
+fn invalid_tokenizer_files_are_errors_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let load = || format!("{:#}", Vocabulary::load(folder.path()).unwrap_err());
     assert!(load().contains("tokenizer.json: cannot read"), "{}", load());
@@ -674,7 +674,7 @@ fn tokenizer_files_are_refused_by_name() {
         assert!(load().contains(expected), "{} does not say {expected}", load());
         std::fs::remove_file(file).unwrap();
     }
-    // Ids from generation_config.json: all of them stop, the tokenizer's own is the one that training appends.
+    // Ids from generation_config.json: all stop generation; training appends the tokenizer's.
     written(folder.path(), "tokenizer_config.json", r#"{"eos_token": {"content": "<eos>"}, "bos_token": "<bos>"}"#);
     written(
         folder.path(),
@@ -721,7 +721,7 @@ fn templates_are_spelled_as_the_models_expect() {
 }
 
 #[test]
-fn the_real_qwen3_tokenizer_takes_the_switch_tokens() {
+fn the_real_qwen3_tokenizer_accepts_the_switch_tokens() {
     let Some(data) = real_data("Qwen3's tokenizer") else {
         return;
     };
@@ -802,7 +802,7 @@ fn tags_in_solutions_are_spans_and_must_alternate() {
         read[i].spans.clone().expect("spans").into_iter().map(|s| read[i].solution[s].to_owned()).collect()
     };
     assert_eq!((spans(0), spans(1)), (vec!["a b".to_owned(), "c".to_owned()], vec![]));
-    // Between tags are the tokens of that text alone, and the tagged text is the file's but for an empty pair.
+    // Between tags are only the tokens of that text; the tagged text equals the file's, except for an empty pair.
     let mut vocabulary =
         Vocabulary::from_words(["So", "a", "b", "and", "c", "give", "Plain"].map(String::from)).unwrap();
     vocabulary.add_switch_tokens().unwrap();

@@ -1,5 +1,4 @@
-//! What graders make of units, degrees, percentages and text next to an answer. Agreement with math-verify is held in
-//! `grade`.
+//! Grading of units, degrees, percentages and text next to an answer. `grade.rs` tests the agreement with math-verify.
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ fn strict() -> Grading {
 }
 
 #[test]
-fn a_reward_looks_at_what_stands_beside_an_answer() {
+fn a_reward_reads_text_next_to_an_answer() {
     let (beside, paid) = (own("beside"), own("paid"));
     assert!(beside.len() >= 46 && paid.len() >= 30);
     as_judged(&beside, strict());
@@ -24,8 +23,8 @@ fn a_reward_looks_at_what_stands_beside_an_answer() {
         assert!(row["expected"] == false || grade(field(row, "gold"), field(row, "pred")).equal, "{row}");
     }
     for gold in beside.iter().map(|row| field(row, "gold")) {
-        for said in beside.iter().map(|row| field(row, "pred")) {
-            assert!(!strict().grade(gold, said).equal || grade(gold, said).equal, "{gold} | {said}");
+        for text in beside.iter().map(|row| field(row, "pred")) {
+            assert!(!strict().grade(gold, text).equal || grade(gold, text).equal, "{gold} | {text}");
         }
     }
 }
@@ -40,20 +39,20 @@ fn degrees_percentages_and_plain_units_have_their_value() {
 }
 
 #[test]
-fn boxes_close_together_are_one_answer() {
+fn adjacent_boxes_are_one_answer() {
     assert_eq!(extract("<think>\\boxed{6}</think>\n\\boxed{5}").as_deref(), Some("5"));
     assert_eq!(extract("<think>\\boxed{6}</think> So it is \\boxed{5}").as_deref(), Some("5"));
-    // As math-verify reads it: fewer than ten characters are between.
+    // As in math-verify: fewer than ten characters between the boxes.
     assert_eq!(extract("\\boxed{6} \\boxed{5}").as_deref(), Some("6,5"));
     assert_eq!(extract("<think>\\boxed{6}</think> \\boxed{5}").as_deref(), Some("5"));
 }
 
-/// Processor time to grade a text, the best of several.
-fn time(said: &str) -> Duration {
+/// CPU time to grade a text, the minimum of several runs.
+fn time(text: &str) -> Duration {
     let once = || {
         thread_time(|| {
-            grade("5", said);
-            strict().grade(said, said);
+            grade("5", text);
+            strict().grade(text, text);
         })
     };
     (0..4).map(|_| once()).min().unwrap_or_default()
@@ -63,7 +62,7 @@ fn time(said: &str) -> Duration {
 fn time_grows_with_the_length_of_a_text() {
     for piece in ["$ ", "**", "\\( \\)", "\\boxed{", "5 km or ", "km/", "5\n", "#", "answer is ", "} ", "~", "\\,"] {
         let (short, long) = (time(&piece.repeat(20_000)), time(&piece.repeat(160_000)));
-        // Eight times the text, with room for a busy machine; the square is sixty-four.
+        // Eight times the text, with tolerance for a busy machine; quadratic time would be 64 times.
         assert!(long < short * 28 + Duration::from_millis(20), "{piece:?}: {short:?}, then {long:?}");
     }
 }

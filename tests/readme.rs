@@ -1,6 +1,6 @@
-//! The README's trace, findings and picture are what the committed rows say.
+//! The README's trace, findings and picture match the committed rows.
 //!
-//! After rows changed: `SWITCHYARD_WRITE_README=1 cargo test --test suite readme::` writes them anew.
+//! After rows changed: `SWITCHYARD_WRITE_README=1 cargo test --test suite readme::` rewrites them.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use switchyard_programs::report::folder::Folder;
 use switchyard_programs::report::front::{filled, parts, picture};
 
 #[test]
-fn the_readme_says_what_the_rows_say() {
+fn the_readme_matches_the_rows() {
     let folder = Folder::open(&Path::new(".").join("reports/micro")).expect("the committed rows");
     let file = Path::new(".").join("README.md");
     let readme = std::fs::read_to_string(&file).expect("the README");
@@ -22,7 +22,7 @@ fn the_readme_says_what_the_rows_say() {
 }
 
 #[test]
-fn the_picture_shows_what_the_rows_say() {
+fn the_picture_matches_the_rows() {
     let folder = Folder::open(&Path::new(".").join("reports/micro")).expect("the committed rows");
     let wanted = picture(&folder).expect("rows for the picture");
     let file = Path::new("docs/img/first-look.svg");
@@ -46,7 +46,7 @@ fn the_readme_is_short() {
 }
 
 #[test]
-fn a_readme_without_its_markers_is_refused() {
+fn a_readme_without_its_markers_is_an_error() {
     let folder = Folder::open(&Path::new(".").join("reports/micro")).expect("the committed rows");
     let parts = parts(&folder).expect("rows for every number");
     assert!(filled("no markers", &parts).is_err_and(|e| e.to_string().contains("<!-- trace -->")));

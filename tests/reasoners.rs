@@ -1,4 +1,4 @@
-//! Published latent reasoners in the layouts that their authors' code saves (`fixtures/make_latent_reasoners.py`), imported and run.
+//! Published latent reasoners in their authors' file layouts (`fixtures/make_latent_reasoners.py`), imported and run.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use switchyard::model::checkpoint::SafetensorsFile;
 
 const FOLDER: &str = "fixtures/reasoners";
 
-/// Added tokens of each, behind the 37 of its base.
+/// Added tokens of each, after the 37 of its base.
 const STEPS: usize = 3;
 
 fn import(from: &str, kind: &str, base: &str, out: &Path) -> (Option<i32>, String) {
@@ -28,7 +28,7 @@ fn off(ours: &[f32], theirs: &[f32]) -> f32 {
 }
 
 #[test]
-fn imported_reasoners_compute_what_the_authors_code_does() {
+fn imported_reasoners_agree_with_the_authors_code() {
     let root = tempfile::tempdir().expect("temp");
     let reference = SafetensorsFile::open(&Path::new(FOLDER).join("reference.safetensors")).expect("opens");
     for (name, from, kind, base) in [
@@ -65,13 +65,13 @@ fn imported_reasoners_compute_what_the_authors_code_does() {
     }
 }
 
-/// Whole numbers of the reference, which hold no fraction in f32.
+/// Integers of the reference, stored as f32.
 fn ids(reference: &SafetensorsFile, name: &str) -> Vec<u32> {
     let ids = reference.tensor(&format!("{name}.ids")).expect("ids").data;
     ids.into_iter().map(|id| id as u32).collect()
 }
 
-/// Decoding opens the block after the prompt by itself, and the text that follows is that of the reference's logits.
+/// Decoding opens the block after the prompt, and the text after it matches the reference's logits.
 #[test]
 fn an_imported_reasoner_decodes_with_its_block() {
     let root = tempfile::tempdir().expect("temp");
@@ -88,14 +88,14 @@ fn an_imported_reasoner_decodes_with_its_block() {
         let trace = &traces[0];
         assert_eq!(loaded.row(trace).expect("a row").latents(), STEPS, "{name}");
         let logits = reference.tensor(&format!("{name}.logits")).expect("logits");
-        // Behind `</swi>`, among the tokens of the base.
+        // After `</swi>`, among the base's tokens.
         let after = &logits.data[9 * logits.shape[1]..][..37];
         let best = after.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map(|(token, _)| token as u32);
         assert_eq!(trace.text().first().copied(), best, "{name}");
     }
 }
 
-/// A folder as Latent-SFT's code saves one: a whole model whose `<think>` and `</think>` are the tags of a block of superpositions.
+/// A folder saved by Latent-SFT's code: a whole model with `<think>` and `</think>` around a block of superpositions.
 #[test]
 fn a_folder_of_latent_sft_feeds_superpositions_between_its_tags() {
     let root = tempfile::tempdir().expect("temp");
@@ -152,7 +152,7 @@ fn a_folder_of_latent_sft_feeds_superpositions_between_its_tags() {
         let worst = off(&injected.data[step * d..][..d], &mixed);
         assert!(worst <= 1e-5, "latent {step}: {worst:e}");
     }
-    // Without a vocabulary nothing says where a block begins.
+    // Without a vocabulary the start of a block is unknown.
     let plain = root.path().join("plain");
     let output = Command::new(env!("CARGO_BIN_EXE_probe"))
         .args(["import", "fixtures/tiny/qwen3_tied", "--as", "latent_sft", "--out"])
@@ -163,7 +163,7 @@ fn a_folder_of_latent_sft_feeds_superpositions_between_its_tags() {
     assert!(output.status.code() == Some(2) && said.contains("no tokenizer.json") && !plain.exists(), "{said}");
 }
 
-/// Qwen3's table is padded beyond its tokenizer, and Coconut's code cuts it to the tokens and its own three.
+/// Qwen3's table is padded beyond its tokenizer; Coconut's code cuts it to the tokenizer plus three tokens.
 #[test]
 fn a_padded_base_and_other_numbers_of_added_tokens_are_read() {
     let root = tempfile::tempdir().expect("temp");
@@ -189,7 +189,7 @@ fn a_padded_base_and_other_numbers_of_added_tokens_are_read() {
     assert!(worked && said.contains("token 37") && said.contains("token 38"), "{said}");
     assert_eq!(Loaded::open(out.to_str().expect("a path")).expect("opens").model.config().vocab_size, 40);
 
-    // CODI over a base that has a padding token adds two; one more is the latent's.
+    // CODI adds two tokens to a base with a padding token, plus one for the latent.
     let file = SafetensorsFile::open(&Path::new(FOLDER).join("codi-gpt2/model.safetensors")).expect("opens");
     for (rows, swi) in [(39, 37), (41, 38)] {
         let tensor = |name: &String| {
@@ -216,7 +216,7 @@ fn a_padded_base_and_other_numbers_of_added_tokens_are_read() {
 }
 
 #[test]
-fn what_does_not_belong_together_is_refused_by_name() {
+fn mismatched_files_are_errors_by_name() {
     let root = tempfile::tempdir().expect("temp");
     let out = root.path().join("out");
     for (from, kind, base, says) in [

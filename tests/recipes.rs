@@ -1,5 +1,5 @@
-//! Every table and figure of the paper has a recipe in `experiments/`; each parses, its commands are accepted by the real
-//! programs, and its rows are rows that an experiment writes.
+//! Every table and figure of the paper has a recipe in `experiments/`: it parses, the programs accept its commands, and its rows are
+//! rows of an experiment.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn every_label_of_the_paper_has_one_recipe() {
 }
 
 #[test]
-fn what_is_compiled_in_is_what_lies_in_the_folder() {
+fn the_embedded_recipes_equal_the_folder() {
     let folder = Path::new(".").join("experiments");
     let mut there: Vec<String> = std::fs::read_dir(folder)
         .unwrap()

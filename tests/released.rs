@@ -1,4 +1,4 @@
-//! The paper's released adapter and the rule of its released code, in small (`fixtures/make_released.py`).
+//! A small version of the paper's released adapter and decoding rule (`fixtures/make_released.py`).
 
 use std::path::{Path, PathBuf};
 
@@ -34,7 +34,7 @@ fn loaded(device: &Device) -> Loaded {
 }
 
 #[test]
-fn logits_over_the_base_are_those_of_peft() {
+fn logits_over_the_base_agree_with_peft() {
     let references = read("released/reference.safetensors");
     for (apply, dtype) in
         [(Apply::Merged, Compute::F32), (Apply::Merged, Compute::Stored), (Apply::ReplacedOnly, Compute::F32)]
@@ -51,14 +51,14 @@ fn logits_over_the_base_are_those_of_peft() {
     }
 }
 
-/// One decode by a PyTorch loop.
+/// One decode of a PyTorch loop.
 #[derive(Deserialize)]
 struct Decoded {
     question: String,
     prompt: Vec<u32>,
     limit: usize,
     visible: Vec<u32>,
-    /// Visible tokens before the block (its `<swi>` included), latent steps, whether left by argmax.
+    /// Visible tokens before the block (including `<swi>`), latent steps, whether it exits by argmax.
     blocks: Vec<(usize, usize, bool)>,
 }
 
@@ -88,7 +88,7 @@ fn trace_of(model: &Loaded, rule: LearntRule, of: &[Decoded]) -> Vec<Trace> {
 }
 
 #[test]
-fn two_hundred_decodes_are_those_of_a_loop_in_pytorch() {
+fn two_hundred_decodes_agree_with_a_loop_in_pytorch() {
     let (model, all) = (loaded(&Device::flex()), decoded());
     assert_eq!((all.len(), &model.reasoning), (200, &Reasoning::released()), "the layout names the rule");
     let prompts = Prompts::new(Template::ChatBoxed, model.vocabulary.as_ref().expect("text")).expect("a template");
@@ -99,7 +99,7 @@ fn two_hundred_decodes_are_those_of_a_loop_in_pytorch() {
         assert_eq!(prompt, decoded.prompt, "{}", decoded.question);
         assert_eq!(trace.visible(), decoded.visible, "{}", decoded.question);
         let ours: Vec<_> = trace.blocks().iter().map(|b| (b.after + 1, b.p_exit.len(), !b.forced)).collect();
-        // The last token may be a `<swi>` that the budget leaves without its block.
+        // The last token may be a `<swi>` whose block exceeds the budget.
         let ours: Vec<_> = ours.into_iter().filter(|block| block.1 > 0).collect();
         assert_eq!(ours, decoded.blocks, "{}", decoded.question);
         at_cap += decoded.blocks.iter().filter(|block| !block.2).count();
@@ -111,7 +111,7 @@ fn two_hundred_decodes_are_those_of_a_loop_in_pytorch() {
         "{at_cap} blocks reach the cap, {others} end after more than four steps, {latents} times <latent> is text"
     );
     assert!(at_cap >= 10 && others >= 10 && latents > 0);
-    // By the paper's text other tokens follow: the settings are not without effect.
+    // The rule of the paper's text gives other tokens: the settings have an effect.
     let papers = trace_of(&model, LearntRule::default(), &all[..20]);
     assert!(papers.iter().zip(&all).any(|(trace, d)| trace.visible() != d.visible));
 }
@@ -122,7 +122,7 @@ fn an_exit_outside_the_loss_has_no_gradient() {
     let (model, all) = (loaded(&Device::flex()), decoded());
     let ids = model.switch.expect("switch tokens");
     let head_row = |exit_in_loss: bool| {
-        // Masked in text, `</swi>` gets a gradient from exits alone.
+        // Masked in text, `</swi>` gets a gradient only from exits.
         let rule = LearntRule { exit: Exit::Argmax, exit_in_loss, mask_markers: true };
         let traces = trace_of(&model, rule, &all[..12]);
         let natural = traces.iter().flat_map(|t| &t.positions).filter(|p| p.kind == PositionRole::SwiEndSampled);
@@ -146,7 +146,7 @@ fn an_exit_outside_the_loss_has_no_gradient() {
     assert!(head_row(true).iter().any(|x| *x != 0.0));
 }
 
-/// Questions as the fixture asks them.
+/// The fixture's questions.
 fn problems(folder: &Path) -> PathBuf {
     let line =
         |d: &Decoded| serde_json::json!({ "problem": d.question, "answer": "3", "solution": "It is $\\boxed{3}$." });
@@ -157,7 +157,7 @@ fn problems(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn every_program_opens_it_over_the_base_and_says_the_rule() {
+fn every_program_opens_it_over_the_base_and_prints_the_rule() {
     let temp = tempfile::tempdir().expect("a folder");
     let (data, out) = (problems(temp.path()), temp.path().join("out"));
     let rule = "blocks end by argmax and are cut at 256 steps";
@@ -196,7 +196,7 @@ fn every_program_opens_it_over_the_base_and_says_the_rule() {
 }
 
 #[test]
-fn prompts_are_those_that_the_release_was_run_with() {
+fn prompts_equal_those_of_the_release() {
     #[derive(Deserialize)]
     struct Record {
         unique_id: String,
@@ -226,7 +226,7 @@ fn prompts_are_those_that_the_release_was_run_with() {
 }
 
 #[test]
-fn a_folder_that_says_how_it_reasons_is_decoded_so() {
+fn reasoning_json_sets_the_decoding() {
     let temp = tempfile::tempdir().expect("a folder");
     copy(Path::new(ADAPTER), temp.path());
     let own = serde_json::to_string(&Reasoning::default()).expect("JSON");

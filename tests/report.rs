@@ -1,5 +1,5 @@
-//! From rows to tables, figures, verdicts and the page: on the committed rows byte for byte, on made-up rows of the contract,
-//! and on rows that are missing, broken or hostile.
+//! From rows to tables, figures, verdicts and the page: byte for byte on the committed rows, and on made-up, missing, broken and
+//! hostile rows.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ fn write(folder: &Path, name: &str, rows: &[Value]) {
     writer.finish().unwrap();
 }
 
-/// Through the struct that an experiment writes: a row that lacks one of its fields is no row of the contract.
+/// Through the experiment's row struct, so that a missing field is an error.
 pub fn save<R: RowFile + serde::Serialize>(folder: &Path, checkpoint: &str, rows: &[Value]) {
     let typed = rows.iter().map(|row| {
         let identity = json!({"checkpoint": "toy/x", "dataset": "toy", "n": 50, "seed": 0});
@@ -44,7 +44,7 @@ pub fn save<R: RowFile + serde::Serialize>(folder: &Path, checkpoint: &str, rows
     write(folder, &format!("{}-{checkpoint}", R::NAME), &typed.collect::<Vec<_>>());
 }
 
-/// Of fifty problems.
+/// An estimate over fifty problems.
 fn change(lost: i32, gained: i32) -> Value {
     let (value, half) = (f64::from(gained - lost) / 50.0, f64::from(lost + gained).sqrt() / 25.0);
     json!({"value": value, "low": value - half, "high": value + half, "n": 50})
@@ -54,7 +54,7 @@ fn about(value: f64) -> Value {
     json!({"value": value, "low": value - 0.01, "high": value + 0.01, "n": 50})
 }
 
-/// One small file for each experiment of the contract.
+/// One small file of rows for each experiment.
 pub fn toy(folder: &Path) {
     for (checkpoint, peak) in [("sft", 0.85), ("grpo", 0.5)] {
         let events = [("swi_start", peak, 1.2), ("same_token", 0.1, 5.0), ("other", 0.001, 30.0)];
@@ -160,7 +160,7 @@ pub fn toy(folder: &Path) {
         .map(|i| json!({"step": i, "reward": 0.1 + f64::from(i) / 100.0, "switch_rate": 0.8 - f64::from(i) / 200.0, "latent_calls": 9.0 - f64::from(i % 7), "visible_tokens": 20.0 + f64::from(i % 5)}))
         .collect();
     write(folder, "metrics-grpo", &steps);
-    // One that nobody has heard of.
+    // An unknown experiment.
     write(
         folder,
         "brand_new-sft",
@@ -169,9 +169,9 @@ pub fn toy(folder: &Path) {
 }
 
 #[test]
-fn committed_tables_are_what_the_committed_rows_give() {
+fn committed_tables_match_the_committed_rows() {
     let (paper, mut compared) = (Paper::embedded().unwrap(), 0);
-    // The second has no checkpoint of the paper's roles: of its tables it shows the one that compares methods.
+    // The second has no checkpoint with one of the paper's roles: it shows only the table that compares methods.
     for name in ["reports/micro", "reports/micro-rivals"] {
         let folder = Folder::open(Path::new(name)).unwrap();
         assert_eq!(folder.unreadable, Vec::<String>::new());
@@ -180,7 +180,7 @@ fn committed_tables_are_what_the_committed_rows_give() {
             let file = Path::new(name).join("tables").join(table.label.replace(':', "-")).with_extension("md");
             let there = std::fs::read_to_string(&file)
                 .unwrap_or_else(|e| panic!("{}: {e}; run `report {name}` and commit", file.display()));
-            assert!(there == table.markdown(), "{} is not what its rows give; run `report {name}`", file.display());
+            assert!(there == table.markdown(), "{} does not match its rows; run `report {name}`", file.display());
             compared += 1;
         }
     }
@@ -205,19 +205,19 @@ fn checkpoints_are_compared_problem_by_problem() {
     };
     let rows = tempfile::tempdir().unwrap();
     save::<OutcomeRow>(rows.path(), "sft", &outcomes(&|i| (i < 24, i < 20)));
-    assert!(own(rows.path(), "tab:versus").is_none(), "one checkpoint is compared with nothing");
+    assert!(own(rows.path(), "tab:versus").is_none(), "a single checkpoint has no comparison");
     save::<OutcomeRow>(rows.path(), "no_cot", &outcomes(&|i| (i % 10 == 0 || i == 25, false)));
     let table = own(rows.path(), "tab:versus").expect("two checkpoints");
     let counts: Vec<_> = table.rows().iter().map(|row| (row[2].clone(), row[6].clone(), row[7].clone())).collect();
     let of = |problems: &str, better, worse| (Cell::Text(problems.into()), Cell::Count(better), Cell::Count(worse));
-    // Right in no_cot: 0, 10, 20, 25. Of 24 right ones 21 are gained, 25 is lost; of the 20 switched, 18.
+    // Right in no_cot: 0, 10, 20, 25. Of 24 right ones 21 are gained, 1 (25) is lost; among the 20 switched, 18 are gained.
     assert_eq!(counts, [of("all", 21, 1), of("where it switches", 18, 0)]);
     let Cell::Measured(difference) = table.rows()[0][5] else { panic!("no estimate") };
     assert!((difference.value - 20.0 / 30.0).abs() < 1e-12 && difference.n == 30, "{difference:?}");
 }
 
 #[test]
-fn a_checkpoint_is_averaged_over_the_runs_that_have_it() {
+fn a_checkpoint_is_averaged_over_its_runs() {
     let table = own(Path::new("reports/micro"), "tab:seeds").expect("three seeds");
     let sft = table.rows().iter().find(|row| row[0] == Cell::Text("sft".into())).expect("in every run");
     // SciPy's interval of .928, .912 and .892, as in `mean_of_runs`.
@@ -267,7 +267,7 @@ fn everything_is_drawn_from_rows_of_the_contract() {
     }
     assert!(read("tab-gen-analysis.md").contains("correct, with <swi>".replace('<', "&lt;").as_str()));
     let html = std::fs::read_to_string(page).unwrap();
-    // Text of the rows is text on the page.
+    // The page escapes text of the rows.
     assert!(
         !html.contains("<script>alert")
             && html.contains("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &quot;quotes&quot;")
@@ -285,7 +285,7 @@ fn everything_is_drawn_from_rows_of_the_contract() {
     }
 }
 
-/// A folder that holds interventions on `n` problems, of which *skip* lost and gained some.
+/// A folder with interventions on `n` problems, of which *skip* loses and gains some.
 fn skipping(folder: &Path, n: usize, lost: usize, gained: usize) {
     let share = |value: f64| json!({"value": value, "low": value - 0.05, "high": value + 0.05, "n": n});
     let row = |mode: &str, lost: usize, gained: usize| {
@@ -312,7 +312,7 @@ fn verdict(folder: &Path, id: &str) -> (Verdict, Option<f64>, String) {
 #[test]
 fn few_problems_have_no_verdict() {
     let reports = tempfile::tempdir().unwrap();
-    // Eight problems of which none flips: a bootstrap of the difference has no width, and once declared "not reproduced".
+    // Eight problems without a flip: a bootstrap of the difference has no width, and once gave "not reproduced".
     skipping(reports.path(), 8, 0, 0);
     let (of_eight, p, test) = verdict(reports.path(), "latent-step-needed");
     assert!(of_eight == Verdict::NotTestable && p.is_none() && test.contains("n = 8: a verdict needs 20"), "{test}");
@@ -321,7 +321,7 @@ fn few_problems_have_no_verdict() {
 }
 
 #[test]
-fn a_verdict_says_what_the_test_beside_it_says() {
+fn a_verdict_agrees_with_its_test() {
     let reports = tempfile::tempdir().unwrap();
     let mut seen = std::collections::BTreeSet::new();
     // 7 lost and 16 gained of 500: a bootstrap gives [0, .036], McNemar p = .093.
@@ -339,7 +339,7 @@ fn a_verdict_says_what_the_test_beside_it_says() {
         skipping(reports.path(), n, lost, gained);
         let (verdict, p, test) = verdict(reports.path(), "latent-step-needed");
         let exact = Flips { both_right: n - lost - gained, lost, gained, both_wrong: 0 }.p_value();
-        // It is the only claim that these rows answer: there is nothing to correct for.
+        // These rows decide only one claim: no correction for multiple tests.
         assert!((p.unwrap() - exact).abs() < 1e-12, "{lost} lost, {gained} gained: {p:?}, exact {exact}");
         let expected = match (exact <= 0.05, lost > gained) {
             (false, _) => Verdict::Undecided,
@@ -365,7 +365,7 @@ fn verdicts_of_the_committed_rows_are_corrected_for_their_number() {
         assert_eq!(decided, *p <= 0.05, "{}: {:?}, p = {p}", t.claim.id, t.verdict);
         assert!(!t.tests.is_empty() && !t.on.is_empty(), "{}", t.claim.id);
     }
-    // Rows for these are there, but `micro` has no say in when a block ends, and a rank of its few words cannot be a thousand.
+    // Rows for these claims exist, but `micro` does not decide when a block ends, and its few words have no rank of a thousand.
     for (id, property) in [
         ("exit-ready-at-once", "K_min = 5 and K_cap = 5"),
         ("single-transition", "K_min = 5 and K_cap = 5"),
@@ -378,35 +378,35 @@ fn verdicts_of_the_committed_rows_are_corrected_for_their_number() {
         let of: Vec<_> = tested.iter().filter(|t| t.claim.id == id).collect();
         assert!(of.iter().all(|t| t.verdict == Verdict::NotTestable && t.tests[0].contains(property)), "{id}: {of:?}");
     }
-    // Where the vocabulary is a pretrained model's, the same claim is decided.
+    // With a pretrained model's vocabulary the same claim is decided.
     let smollm2 = Folder::open(&Path::new(".").join("reports/smollm2-chains")).unwrap();
     let tested_there = verdicts::test(&paper, &smollm2, |_| None);
     let rank = tested_there.iter().find(|t| t.claim.id == "swi-contrast-rank").unwrap();
     assert!(rank.tests.iter().any(|test| test.contains("testable: the vocabulary")) && rank.p.is_some(), "{rank:?}");
-    // MATH-500 and GSM8K are one of ours.
+    // MATH-500 and GSM8K correspond to one of our columns.
     let tests = |id: &str| tested.iter().filter(|t| t.claim.id == id).map(|t| t.tests.len()).collect::<Vec<_>>();
     assert!(tests("rl-trainable").iter().all(|n| *n <= 2), "{:?}", tests("rl-trainable"));
 }
 
 #[test]
-fn verdicts_of_the_committed_rows_say_no_more_than_the_rows() {
+fn verdicts_of_the_committed_rows_do_not_overclaim() {
     let committed = Path::new(".").join("reports/micro");
     let said = |id: &str| verdict(&committed, id);
-    // 5 gained and 1 lost of the 47 problems on which both switch: each checkpoint chooses its own problems.
+    // 5 gained and 1 lost among the 47 problems on which both switch: each checkpoint switches on its own problems.
     let (latent, _, test) = said("rl-latent-accuracy-same-run");
     assert!(latent == Verdict::Undecided && test.contains("of the 47 problems on which both switch"), "{test}");
     let (_, _, test) = said("rl-doubles-latent-accuracy");
     assert!(test.contains("whole problems resampled"), "{test}");
-    // Methods at chance are no rivals, and what sums embeddings is no hidden-state recurrence.
+    // Methods at chance are not baselines, and sums of embeddings are not a hidden-state recurrence.
     let (rivals, p, test) = said("beats-latent-baselines");
     assert!(rivals == Verdict::NotTestable && p.is_none(), "{test}");
-    assert!(test.matches("a method that learnt nothing is no rival").count() == 2 && !test.contains("colar"), "{test}");
+    assert!(test.matches("an untrained method is not a baseline").count() == 2 && !test.contains("colar"), "{test}");
     // "About 100" has two sides.
     assert_eq!(said("swi-neighbour-contrast").0, Verdict::NotReproduced);
-    // The test finds its effect in every model that has none.
+    // The test finds an effect in every model without one.
     let (specific, _, test) = said("specific-hidden-state");
     assert!(specific == Verdict::NotTestable && test.contains("raises a false alarm in 1.00"), "{test}");
-    // Where the gain was made: the parts add up to the whole.
+    // The parts of the gain add up to the whole.
     let (_, _, test) = said("rl-trainable");
     let parts = test.split(" (gained").nth(1).and_then(|rest| rest.split("exact McNemar").next()).expect("the flips");
     let sum = |sign: char| -> usize {
@@ -417,14 +417,14 @@ fn verdicts_of_the_committed_rows_say_no_more_than_the_rows() {
 }
 
 #[test]
-fn the_start_of_grpo_has_the_name_that_its_method_gives_it() {
+fn the_start_of_grpo_is_named_by_its_method() {
     let phases = switchyard::method::phases(&Recipe::resolve("micro", &[]).unwrap()).unwrap();
     let folder = Folder::open(&Path::new(".").join("reports/micro")).unwrap();
     assert!(phases.iter().any(|phase| phase.name == folder.start), "no phase {}", folder.start);
 }
 
 #[test]
-fn claims_about_rl_compare_with_the_checkpoint_that_it_started_from() {
+fn claims_about_rl_compare_with_its_start() {
     let reports = tempfile::tempdir().unwrap();
     let accuracy = |group: &str, share: f64| {
         json!({"group": group, "k_min": 4, "k_cap": 5, "accuracy": about(share), "switch_rate": about(0.6), "latent_calls": about(7.0),
@@ -488,9 +488,9 @@ fn verdicts_follow_the_intervals() {
     );
 }
 
-/// Two data sets in one folder: each number is in its own columns, and a claim compares each with its own.
+/// Two data sets in one folder: each has its columns, and claims compare numbers of one data set.
 #[test]
-fn rows_of_two_data_sets_answer_their_own_columns() {
+fn rows_of_two_data_sets_fill_their_columns() {
     let reports = tempfile::tempdir().unwrap();
     let of = |accuracy: f64, dataset: &str| {
         let phase = |phase: &str, steps: u64, accuracy: f64| {
@@ -515,7 +515,7 @@ fn rows_of_two_data_sets_answer_their_own_columns() {
 }
 
 #[test]
-fn missing_and_broken_files_are_told_not_fatal() {
+fn missing_and_broken_files_give_warnings() {
     let reports = tempfile::tempdir().unwrap();
     let path = reports.path().join("one");
     // Rows of another version: a field is missing.
@@ -524,7 +524,7 @@ fn missing_and_broken_files_are_told_not_fatal() {
     std::fs::write(path.join("switch_window-sft.parquet"), "no").unwrap();
     std::fs::write(path.join("manifest.json"), "{").unwrap();
     assert_eq!(default_folders(reports.path()).unwrap(), std::slice::from_ref(&path));
-    // The paper's tables are left out where none has a row, unless they are requested.
+    // Paper tables without rows are omitted unless requested.
     report(&[Folder::open(&path).unwrap()], &reports.path().join("index.html")).unwrap();
     assert!(!path.join("tables/tab-tf.md").exists());
     let done = report(&[Folder::open(&path).unwrap().with_paper(true)], &reports.path().join("index.html")).unwrap();
@@ -541,7 +541,7 @@ fn missing_and_broken_files_are_told_not_fatal() {
     assert!(default_folders(empty.path()).unwrap_err().to_string().contains("run `probe` first"));
 }
 
-/// A copy of a folder's rows in which every `every`-th float is another; `None` means NaN and the infinities.
+/// A copy of a folder's rows with every `every`-th float replaced; `None` means NaN and the infinities.
 fn changed(from: &Path, to: &Path, every: usize, new: Option<f64>) {
     fn change(value: &mut Value, count: &mut usize, every: usize, new: Option<f64>) {
         match value {
@@ -579,12 +579,12 @@ fn rows_of_any_numbers_have_a_report() {
         let told = folder.unreadable.len();
         let page = reports.path().join(format!("{number}.html"));
         report(&[folder], &page).unwrap_or_else(|why| panic!("{every} {new:?}: {why:#}"));
-        assert_eq!(told > 0, new.is_none(), "{every} {new:?}: what is no number is told");
+        assert_eq!(told > 0, new.is_none(), "{every} {new:?}: NaN gives a warning");
     }
 }
 
 #[test]
-fn one_number_that_is_none_costs_itself_and_is_told() {
+fn one_nan_costs_one_cell_and_gives_a_warning() {
     let reports = tempfile::tempdir().unwrap();
     let mut rows: Vec<Value> = vec![];
     for group in ["all", "level:1", "text_only"] {
@@ -615,7 +615,7 @@ fn losses_of_zero_are_drawn() {
     report_as(&folder(), &run.path().join("page.html"), Formats::ALL).unwrap();
     let figure = run.path().join("figures/fig-training");
     assert!(figure.with_extension("png").is_file());
-    // A file that is not made again would be out of date.
+    // A file that is not rewritten would be out of date.
     report(&folder(), &run.path().join("page.html")).unwrap();
     assert!(!figure.with_extension("png").exists());
     let svg = std::fs::read_to_string(figure.with_extension("svg")).unwrap();
@@ -623,7 +623,7 @@ fn losses_of_zero_are_drawn() {
 }
 
 #[test]
-fn two_reports_on_one_folder_end_well() {
+fn two_concurrent_reports_on_one_folder_succeed() {
     let reports = tempfile::tempdir().unwrap();
     let rows = reports.path().join("rows");
     toy(&rows);
@@ -640,7 +640,7 @@ fn two_reports_on_one_folder_end_well() {
 }
 
 #[test]
-fn a_folder_that_is_named_twice_is_refused() {
+fn a_repeated_folder_is_an_error() {
     let reports = tempfile::tempdir().unwrap();
     toy(reports.path());
     let (one, same) = (Folder::open(reports.path()).unwrap(), Folder::open(&reports.path().join(".")).unwrap());
@@ -667,7 +667,7 @@ fn the_intervention_figure_has_the_papers_panels() {
 }
 
 #[test]
-fn the_papers_diamonds_stand_beside_its_checkpoint_alone() {
+fn the_papers_diamonds_are_only_next_to_its_checkpoint() {
     let reports = tempfile::tempdir().unwrap();
     toy(reports.path());
     report(&[Folder::open(reports.path()).unwrap()], &reports.path().join("page.html")).unwrap();
@@ -681,7 +681,7 @@ fn the_papers_diamonds_stand_beside_its_checkpoint_alone() {
         assert_eq!(of("after SFT"), 0, "{figure}");
         assert!(of("Switch-GRPO") + of("GRPO") > 0, "{figure}");
     }
-    // A level of other problems is not MATH's.
+    // Levels of other problems are not MATH's.
     assert!(!drawn("fig-per-subject").contains("\npaper\n"));
     let rows = Folder::open(reports.path()).unwrap().flat(OutcomeRow::NAME, "grpo").to_vec();
     let math: Vec<Value> = rows
@@ -695,7 +695,7 @@ fn the_papers_diamonds_stand_beside_its_checkpoint_alone() {
     write(reports.path(), "outcomes-grpo", &math);
     report(&[Folder::open(reports.path()).unwrap()], &reports.path().join("page.html")).unwrap();
     assert_eq!(drawn("fig-per-subject").matches("\npaper\n").count(), 2, "by level and by subject, once each");
-    // Of a checkpoint that is not here nothing is drawn, in no figure.
+    // A missing checkpoint is in no figure.
     assert!(drawn("fig-swi-window").contains("paper, Switch-GRPO") && drawn("fig-layer-probe").contains("paper, SFT"));
     for file in ["switch_window-grpo.parquet", "layer_probe-grpo.parquet"] {
         std::fs::remove_file(reports.path().join(file)).unwrap();

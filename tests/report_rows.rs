@@ -1,4 +1,4 @@
-//! Rows written by an experiment come back as they were, typed, whatever became of the run in between.
+//! Rows of an experiment read back unchanged and typed, even if the run was killed.
 
 use std::path::Path;
 
@@ -42,7 +42,7 @@ fn write(folder: &Path, rows: impl Iterator<Item = Row>) -> std::path::PathBuf {
 }
 
 #[test]
-fn rows_come_back_typed() {
+fn rows_read_back_typed() {
     let folder = tempfile::tempdir().unwrap();
     let rows: Vec<Row> = (0..4).map(row).collect();
     let path = write(folder.path(), rows.iter().cloned());
@@ -54,7 +54,7 @@ fn rows_come_back_typed() {
     assert!(
         flat[1]["layer"].is_null() && flat[1]["margin"].as_f64() == Some(-2.0) && flat[3]["seed"].as_i64() == Some(3)
     );
-    // Only the two files are left, and the CSV has a line per row (one field holds a line break) and a header.
+    // Only the two files remain, and the CSV has a header and a line per row (one field contains a line break).
     let mut left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
     left.sort();
     assert_eq!(left, ["exp.csv", "exp.parquet"]);
@@ -88,7 +88,7 @@ fn a_killed_run_keeps_its_rows_and_no_finished_file() {
     writer.push(&row(2)).unwrap();
     let files = writer.finish().unwrap();
     assert_eq!(read::<Row>(&files.parquet).unwrap(), [row(0), row(1), row(2)]);
-    // A fresh start forgets; and the finished file survives until the next finish.
+    // A fresh start discards the rows; the finished file survives until the next one.
     let writer = RowWriter::create(folder.path(), "exp").unwrap();
     assert!(writer.rows().is_empty() && files.parquet.exists());
 }

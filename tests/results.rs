@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use switchyard::store::read_flat;
 
-/// Value, low and high end.
+/// Value, low and high.
 type Triple = [f64; 3];
 
 /// The n right after an interval: ` n=47` or ` (n = 1,319`.
@@ -18,7 +18,7 @@ fn denominator(behind: &str) -> Option<usize> {
     digits.collect::<String>().parse().ok()
 }
 
-/// Every `.942 [.911, .969]` in a text, with the decimals of each number, and its n if given.
+/// Every `.942 [.911, .969]` in a text, with decimals of each number and its n, if any.
 fn written(text: &str) -> Vec<(String, Triple, [usize; 3], Option<usize>)> {
     let text = text.replace('−', "-");
     let mut found = vec![];
@@ -47,12 +47,12 @@ fn is_readme(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == "README.md")
 }
 
-/// All estimates of the committed rows and tables, by their value in thousandths.
+/// All estimates of the committed rows and tables, by value in thousandths.
 fn committed() -> BTreeMap<i64, Vec<(Triple, Option<usize>)>> {
     let mut paths = vec![];
     files(Path::new("reports"), &mut paths);
     let mut all: Vec<(Triple, Option<usize>)> = vec![];
-    // Raw rows are not committed: those found here may be local.
+    // Raw rows are not committed: any found are local.
     let raw = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         ["observations", "hook_observations", "patched_"].iter().any(|start| name.starts_with(start))
@@ -79,7 +79,7 @@ fn committed() -> BTreeMap<i64, Vec<(Triple, Option<usize>)>> {
     by_value
 }
 
-/// The text without its parts that have no committed rows.
+/// The text without the parts marked `no rows`.
 fn with_rows(text: &str) -> String {
     let mut rest = text;
     let mut out = String::new();
@@ -91,7 +91,7 @@ fn with_rows(text: &str) -> String {
 }
 
 #[test]
-fn every_interval_of_the_texts_is_in_the_committed_rows() {
+fn every_interval_of_the_docs_is_in_the_committed_rows() {
     let committed = committed();
     let mut wrong = vec![];
     let (mut seen, mut counted) = (0, 0);
@@ -115,13 +115,13 @@ fn every_interval_of_the_texts_is_in_the_committed_rows() {
             }
         }
     }
-    assert!(seen > 100 && counted > 20, "{seen} estimates, {counted} with their n: the test would show nothing");
+    assert!(seen > 100 && counted > 20, "{seen} estimates, {counted} with their n: the test is vacuous");
     assert!(wrong.is_empty(), "not in the committed rows: {wrong:#?}");
 }
 
-/// How large the circuits are, and of how many edges that can exist.
+/// Sizes of the circuits, and numbers of possible edges.
 #[test]
-fn sizes_of_circuits_are_those_of_the_rows() {
+fn sizes_of_circuits_match_the_rows() {
     let text = std::fs::read_to_string("docs/results.md").expect("the results");
     let rows = read_flat(Path::new("reports/micro/circuits-sft.parquet")).expect("rows");
     let grouped = |n: u64| if n < 1000 { n.to_string() } else { format!("{},{:03}", n / 1000, n % 1000) };

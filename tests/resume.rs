@@ -1,4 +1,4 @@
-//! What a run may be gone on with: the same data, model, settings and workers; and that going on changes nothing.
+//! Resume requires the same data, model, settings and workers, and does not change the result.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::common::run_files::difference;
 use crate::common::programs::text_of;
 
-/// A run on a file of problems and a pretrained model, a few steps a phase.
+/// A run on a problem file and a pretrained model, a few steps per phase.
 const MINI: &str = r#"
 name = "mini"
 seed = 0
@@ -121,7 +121,7 @@ fn damage(file: &Path) {
 }
 
 #[test]
-fn what_is_behind_a_path_is_what_counts() {
+fn the_content_of_a_path_counts() {
     let home = Home::new();
     let begun = home.train("run", &["--only", "base,annotate,boundary"]);
     assert!(begun.status.success(), "{}", text_of(&begun));
@@ -137,7 +137,7 @@ fn what_is_behind_a_path_is_what_counts() {
         assert_eq!(home.manifest("run"), before, "{needle}: the manifest was overwritten");
         assert!(!home.at("run/sft").exists(), "{needle}: work was done");
     };
-    // Other right answers under the same questions: the training problems', then the held-out ones' alone.
+    // Other gold answers to the same questions: of the training problems, then only of the held-out ones.
     home.write_problems(|n| (n + 1) % 7);
     refused("data_sha256", &[]);
     home.write_problems(|n| n % 7);
@@ -160,7 +160,7 @@ fn what_is_behind_a_path_is_what_counts() {
         std::fs::write(home.at(file), held).expect("written");
     }
     refused("--threads", &["--threads", "2"]);
-    // Nobody knows what a run without a manifest was made of.
+    // Without a manifest the inputs of a run are unknown.
     std::fs::rename(home.at("run/manifest.json"), home.at("aside")).expect("moved");
     let output = home.train("run", &["--resume", "--threads", "2"]);
     assert!(
@@ -169,7 +169,7 @@ fn what_is_behind_a_path_is_what_counts() {
         text_of(&output)
     );
     std::fs::rename(home.at("aside"), home.at("run/manifest.json")).expect("moved back");
-    // Nor with which settings, without a recipe; one that was changed is not the run's.
+    // Without its recipe the settings are unknown; a changed recipe is not the run's.
     let recipe = std::fs::read_to_string(home.at("run/recipe.toml")).expect("a recipe");
     let own = |needle: &str| {
         let said = home.typed(&["--out", "run", "--resume", "--threads", "1"]);
@@ -185,17 +185,17 @@ fn what_is_behind_a_path_is_what_counts() {
     std::fs::write(home.at("run/recipe.toml"), recipe.replace("steps = 2", "steps = 999")).expect("written");
     own("settings_sha256");
     std::fs::write(home.at("run/recipe.toml"), &recipe).expect("written");
-    // A finished phase whose weights are others than it wrote.
+    // A finished phase whose weights were changed.
     let weights = home.at("run/boundary/checkpoint/model.safetensors");
     let held = std::fs::read(&weights).expect("weights");
     damage(&weights);
     own("is not the file that this run wrote");
     std::fs::write(&weights, held).expect("written");
-    // Of the run's own recipe, where none is named.
+    // By default, with the run's recipe.
     let done = home.typed(&["--out", "run", "--resume", "--threads", "1"]);
     assert!(done.status.success(), "{}", text_of(&done));
     assert_eq!(home.manifest("run"), before, "the command that began a run stays in its manifest");
-    // Neither is a branch of it taken with other data or another model.
+    // A branch with other data or another model is an error, too.
     home.write_problems(|n| (n + 1) % 7);
     let branch = home.train("branch", &["--from", "run"]);
     assert!(branch.status.code() == Some(2) && text_of(&branch).contains("data_sha256"), "{}", text_of(&branch));
@@ -212,9 +212,9 @@ fn what_is_behind_a_path_is_what_counts() {
     );
 }
 
-/// What a state says is removed when it is replaced: it may only name its own folder.
+/// Replacing a state removes the folder that it names: it may only name its own.
 #[test]
-fn a_state_cannot_name_what_lies_elsewhere() {
+fn a_state_cannot_name_other_folders() {
     let home = Home::new();
     let begun = home.train("run", &["--only", "base,annotate,boundary"]);
     assert!(begun.status.success(), "{}", text_of(&begun));
@@ -234,9 +234,9 @@ fn a_state_cannot_name_what_lies_elsewhere() {
     }
 }
 
-/// A phase that learnt nothing says so, and no test is reported next to it.
+/// A phase without learning reports that, and no test next to it.
 #[test]
-fn a_phase_that_learnt_nothing_is_not_a_result() {
+fn a_phase_without_learning_is_not_a_result() {
     let home = Home::new();
     let begun = home.train("trunk", &["--only", "base,annotate,boundary,sft", "--set", "grpo.steps=0"]);
     assert!(begun.status.success() && !text_of(&begun).contains("learnt nothing"), "{}", text_of(&begun));
@@ -260,14 +260,14 @@ fn a_phase_that_learnt_nothing_is_not_a_result() {
         let rows = switchyard::store::read_flat(&home.at(name).join("grpo/metrics.parquet")).expect("rows");
         assert!(rows.iter().all(|row| row["updates"] == 0), "{rows:?}");
         let none = rows.iter().all(|row| row["reward"].is_null() && row["accuracy"].is_null());
-        assert_eq!(none, name == "dropped", "what no rollout has is absent: {rows:?}");
+        assert_eq!(none, name == "dropped", "terms without rollouts are absent: {rows:?}");
     }
     let idle = home
         .train("idle", &["--from", "trunk", "--phase", "annotate", "--set", "boundary.steps=0", "--only", "boundary"]);
     assert!(text_of(&idle).contains("warning: boundary learnt nothing"), "{}", text_of(&idle));
 }
 
-/// In this process, stopped after every step and gone on with, until it ends.
+/// Runs in this process, stopped after every step and resumed, to the end.
 fn lives(preset: &str, set: &[&str], out: &Path, stop: fn() -> bool) -> Result<usize, String> {
     let short = ["data.rows=40", "evaluation.problems=6", "grpo.questions=2", "grpo.group=4", "grpo.cosine_every=0"];
     let set: Vec<String> = short.iter().chain(set).map(|set| (*set).to_owned()).collect();
@@ -295,14 +295,14 @@ fn lives(preset: &str, set: &[&str], out: &Path, stop: fn() -> bool) -> Result<u
     unreachable!("a run ends")
 }
 
-/// A run that is stopped after each of its steps ends as one that nobody disturbed: in its files, its result, and its error.
+/// A run that is stopped after each step ends like an uninterrupted one: same files, result and error.
 #[test]
-fn stopped_at_every_step_is_undisturbed() {
+fn a_run_stopped_at_every_step_equals_an_uninterrupted_one() {
     let steps = ["base.steps=5", "boundary.steps=3", "latent.stages=[{k=1,steps=2},{k=5,steps=3}]", "grpo.steps=5"];
     let (mut finished, mut failed) = (0, vec![]);
     for more in [
         vec!["grpo.early_stop_window=2", "grpo.from_step=2", "grpo.keep_every=2"],
-        // Never finite after the first step: the third in a row ends the run, however often it was stopped in between.
+        // Never finite after the first step: the third such step in a row ends the run, despite the stops.
         vec!["base.learning_rate=1e18", "base.warmup=0"],
         vec!["latent.learning_rate=1e18", "latent.warmup=0"],
         vec!["grpo.learning_rate=1e18", "grpo.inner_epochs=1"],
@@ -332,9 +332,9 @@ fn stopped_at_every_step_is_undisturbed() {
     );
 }
 
-/// The same where LoRA is trained: states hold what is trained, checkpoints are adapters, and the rest is read from the base again.
+/// The same with LoRA: states contain the trained parameters, checkpoints are adapters, and the rest is read from the base.
 #[test]
-fn stopped_at_every_step_with_lora_is_undisturbed() {
+fn a_lora_run_stopped_at_every_step_equals_an_uninterrupted_one() {
     for (lora, dtype) in [
         ("lora={ rank = 2, alpha = 4.0, only_new_rows = true }", "f32"),
         ("lora={ rank = 2, alpha = 4.0 }", "f32"),
@@ -360,9 +360,9 @@ fn stopped_at_every_step_with_lora_is_undisturbed() {
     }
 }
 
-/// A run's manifest has the hash of its recipe as it was written when the run began: no table moves.
+/// A run's manifest has the hash of the recipe as written at its start: the order of tables must not change.
 #[test]
-fn tables_of_a_recipe_are_written_in_the_order_of_committed_runs() {
+fn tables_of_a_recipe_have_the_order_of_committed_runs() {
     let tables = |text: &str| text.lines().filter(|line| line.starts_with('[')).map(str::to_owned).collect::<Vec<_>>();
     let text = std::fs::read_to_string("fixtures/micro-paper/recipe.toml").expect("a recipe");
     let recipe: Recipe = toml::from_str(&text).expect("a recipe");

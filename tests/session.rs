@@ -1,11 +1,11 @@
-//! `probe session`: a bad line is answered as bad, and the next one as if nothing had been.
+//! `probe session`: a bad line gets an error, and does not affect the next one.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-/// The answers to some lines.
+/// Answers to the lines.
 fn answers(lines: &[&[u8]]) -> Vec<Value> {
     let mut session = Command::new(env!("CARGO_BIN_EXE_probe"))
         .args(["session", "fixtures/micro", "--phase", "sft", "--threads", "1"])
@@ -22,7 +22,7 @@ fn answers(lines: &[&[u8]]) -> Vec<Value> {
 }
 
 #[test]
-fn what_is_wrong_with_a_line_is_its_answer() {
+fn a_bad_line_gets_its_error() {
     let two = |hook: &str| {
         let prompts = r#"["<bos> a = 5 ; ? a :", "<bos> a = 5 ; h = a + 4 ; ? h :"]"#;
         let settings = r#"{"max_new_tokens": 3}"#;
@@ -59,7 +59,7 @@ fn what_is_wrong_with_a_line_is_its_answer() {
     let hook = &answers[lines.len()]["ok"]["hooks"][0];
     assert_eq!((&hook["fired"], hook["rows"].to_string().as_str()), (&2.into(), "[1,1]"), "{hook}");
     assert!(answers[lines.len() + 1]["ok"]["layers"].is_number());
-    // A function of the client: the call, and the end of the request by the client's error.
+    // A client function: the call, and a client error that ends the request.
     let (call, end) = (&answers[lines.len() + 2]["call"], &answers[lines.len() + 3]["error"]);
     assert_eq!(
         [&call["position"], &call["shape"], &call["step"]],
@@ -67,7 +67,7 @@ fn what_is_wrong_with_a_line_is_its_answer() {
         "{call}"
     );
     assert!(end.as_str().is_some_and(|error| error.contains("no such function")), "{end}");
-    // The run's own problems, by its own recipe.
+    // The run's problems, from its recipe.
     let held_out = &answers[lines.len() + 4]["ok"]["rows"];
     assert!(held_out.as_array().is_some_and(|rows| rows.len() == 3 && rows[0]["steps"][0].is_object()), "{held_out}");
 }

@@ -1,5 +1,5 @@
-//! Sweeps by several processes: whatever their number, and however often they were killed, the merged files are those of one
-//! process byte for byte; what is missing, doubled, unfinished or of another run is refused by name.
+//! Sweeps by several processes: for any number of processes and kills, the merged files equal those of one process byte for byte;
+//! missing, duplicate, unfinished or foreign shards are errors by name.
 
 use crate::common::programs::{copy, done, refused};
 use std::fs;
@@ -45,7 +45,7 @@ impl Sweep {
         done(&mut self.command(out, more)).0
     }
 
-    /// Every shard of so many.
+    /// Every shard of `of`.
     fn shards(&self, out: &str, of: usize, more: &[&str]) -> Vec<PathBuf> {
         let one = |number: usize| {
             self.done(out, &[&["--shard", &format!("{number}/{of}")], more].concat());
@@ -54,7 +54,7 @@ impl Sweep {
         (1..=of).map(one).collect()
     }
 
-    /// Settings with which patching heads takes seconds.
+    /// Settings for which head patching takes seconds.
     fn recipe(&self) -> String {
         let path = self.at("recipe.toml");
         let text = "[settings.head_patching]\nforms = [\"latents\"]\nmodes = [\"denoise\", \"mean\"]\nblocks = 1\n";
@@ -95,7 +95,7 @@ fn same(whole: &Path, merged: &Path, needed: &str) {
     }
 }
 
-/// What `report` makes of rows: tables with their verdicts, and figures.
+/// Output of `report`: tables with verdicts, and figures.
 fn tables(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     done(Command::new(REPORT).arg(folder).arg("--page").arg(folder.join("page.html")));
     let mut files = vec![];
@@ -114,26 +114,26 @@ fn tables(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn interventions_by_shards_are_those_of_one_process() {
+fn sharded_interventions_equal_those_of_one_process() {
     let sweep = Sweep::new(INTERVENE, INTERVENTIONS);
-    // Tables name the folder that they are of: the last part of its path.
+    // Tables contain the folder's name: the last part of its path.
     let recipe = sweep.recipe();
     let recipe: &[&str] = &["--recipe", &recipe, "--pairs", "5"];
     sweep.done("whole/rows", recipe);
     let shards = sweep.shards("merged/rows", 3, recipe);
-    // Named in another order.
+    // In another order.
     done(&mut sweep.merge(&[2, 0, 1].map(|i: usize| shards[i].clone()), "merged/rows"));
     let needed = "observations latent_intervention known_value switch_benefit activation_patching head_patching";
     same(&sweep.at("whole/rows"), &sweep.at("merged/rows"), needed);
     let (whole, merged) = (tables(&sweep.at("whole/rows")), tables(&sweep.at("merged/rows")));
     assert!(!whole.is_empty() && whole == merged, "tables differ");
-    // A shard is not written over.
+    // A shard is not overwritten.
     refused(&mut sweep.merge(&shards, "merged/rows/shard-2-of-3"), &["is one of the shards"]);
-    // One process finds nothing left to do there.
+    // One process finds no work left.
     let again = sweep.done("merged/rows", &[recipe, &["--resume"]].concat());
     assert_eq!(again.matches("done before").count(), 4, "{again}");
 
-    // Two rounds: the normal run of each shard's own problems, then interventions with that of all.
+    // Two rounds: normal runs of each shard's problems, then interventions with the normal runs of all.
     let first = sweep.shards("normal", 3, &["--only", "normal_run"]);
     done(&mut sweep.merge(&first, "normal"));
     let decoded = sweep.at("normal").display().to_string();
@@ -149,9 +149,9 @@ fn interventions_by_shards_are_those_of_one_process() {
     }
 }
 
-/// What is run on request: attribution, circuits, steering, a hook, and pairs of one's own.
+/// Experiments on request: attribution, circuits, steering, a hook, and a user's pairs.
 #[test]
-fn what_is_run_on_request_is_shared_too() {
+fn experiments_on_request_can_be_sharded() {
     let sweep = Sweep::new(INTERVENE, "fixtures/micro --phase sft --problems 40 --batch 8");
     let recipe = sweep.at("recipe.toml");
     let few = "forms = [\"latents\"]\ncandidates = 40\npairs = 6\nblocks = 1\nsteps = 2\n";
@@ -198,7 +198,7 @@ fn what_is_run_on_request_is_shared_too() {
 }
 
 #[test]
-fn probes_by_shards_are_those_of_one_process() {
+fn sharded_probes_equal_those_of_one_process() {
     let sweep = Sweep::new(PROBE, PROBES);
     sweep.done("whole", &["--all", "--threads", "2"]);
     let shards = sweep.shards("decoded", 3, &["--threads", "1"]);
@@ -214,7 +214,7 @@ fn probes_by_shards_are_those_of_one_process() {
 }
 
 #[test]
-fn what_is_not_one_whole_run_is_refused_by_name() {
+fn incomplete_or_mixed_shards_are_errors_by_name() {
     let sweep = Sweep::new(INTERVENE, "fixtures/micro --problems 30 --batch 10 --modes zero,skip");
     let only = ["--only", "latent_intervention"];
     let sft = [&only[..], &["--phase", "sft"]].concat();
@@ -222,7 +222,7 @@ fn what_is_not_one_whole_run_is_refused_by_name() {
     let of = |which: &[usize]| which.iter().map(|&i| shards[i].clone()).collect::<Vec<_>>();
     refused(&mut sweep.merge(&of(&[0, 2]), "m"), &["observations-sft: shard 2/3 is missing", "--shard 1/3"]);
     refused(&mut sweep.merge(&of(&[0, 1, 1, 2]), "m"), &["observations-sft: shard 2/3 occurs twice", "shard-2-of-3"]);
-    assert!(!sweep.at("m").exists(), "nothing is written before everything is checked");
+    assert!(!sweep.at("m").exists(), "no file is written before all checks");
     // Another number of shards, other settings, another phase's weights under the same name.
     let two = sweep.shards("b", 2, &sft);
     refused(&mut sweep.merge(&[of(&[0, 1]), vec![two[1].clone()]].concat(), "m"), &["shard 2/2", "not from one run"]);
@@ -243,14 +243,14 @@ fn what_is_not_one_whole_run_is_refused_by_name() {
     done(&mut mixed);
     let mixed = [of(&[0, 1]), vec![sweep.at("d").join("shard-3-of-3")]].concat();
     refused(&mut sweep.merge(&mixed, "m"), &["observations-sft", "not from one run: setup.weights"]);
-    // What is no shard, or not finished.
+    // Not a shard, or not finished.
     sweep.done("e", &sft);
     refused(&mut sweep.merge(&[sweep.at("e")], "m"), &["has the records of a single process, not of a shard"]);
     fs::write(shards[1].join("observations-sft.rows.tmp"), "{}").expect("written");
     refused(&mut sweep.merge(&of(&[0, 1, 2]), "m"), &["not finished", "--resume"]);
     fs::remove_file(shards[1].join("observations-sft.rows.tmp")).expect("removed");
     done(&mut sweep.merge(&of(&[0, 1, 2]), "m"));
-    // Shards that would have nothing to do.
+    // Shards without work.
     let many = [&sft[..], &["--shard", "4/4"]].concat();
     refused(&mut sweep.command("f", &many), &["--shard 4/4", "30 problems", "allow 3 shards at most"]);
     for (shard, needle) in [("0/3", "no shard 0/3"), ("2", "i/n"), ("auto", "SLURM_ARRAY_TASK_ID")] {
@@ -260,7 +260,7 @@ fn what_is_not_one_whole_run_is_refused_by_name() {
 }
 
 #[test]
-fn a_killed_shard_goes_on_and_the_merge_is_the_same() {
+fn a_killed_shard_resumes_and_the_merge_is_the_same() {
     let sweep = Sweep::new(INTERVENE, INTERVENTIONS);
     let more = ["--only", "latent_intervention", "--steps", "all,1,2"];
     sweep.done("whole", &more);

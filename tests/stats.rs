@@ -1,5 +1,4 @@
-//! The statistics against SciPy, scikit-learn and statsmodels (`fixtures/stats`, made by its `make.py`), and against
-//! simulated data whose truth is known.
+//! The statistics against SciPy, scikit-learn and statsmodels (`fixtures/stats`, made by its `make.py`), and on simulated data.
 
 use ndarray::{Array2, s};
 use rand::{Rng, SeedableRng};
@@ -114,7 +113,7 @@ fn paired_shares_agree_with_tangos_interval_and_mcnemars_test() {
         let (gained, lost, n, level) = (count("gained"), count("lost"), count("n"), num(&case["level"]));
         let table = Flips { both_right: n - gained - lost, lost, gained, both_wrong: 0 };
         let (got, low, high) = (table.change(level).unwrap(), num(&case["low"]), num(&case["high"]));
-        // An end on the other side of a 0 that the exact test leaves open is set to 0.
+        // An end beyond 0 that the exact test does not exclude is set to 0.
         let open = table.p_value() > 1.0 - level;
         let want = (if open { low.min(0.0) } else { low }, if open { high.max(0.0) } else { high });
         stretched += usize::from(want != (low, high));
@@ -133,7 +132,7 @@ fn equivalence_of_paired_shares_agrees_with_scipy() {
         let table = Flips { both_right: count("n") - gained - lost, lost, gained, both_wrong: 0 };
         close(table.p_equivalent(num(&case["margin"])), num(&case["p"]), 1e-6);
     }
-    // Of a mean: 0.01 with an arm of 0.03 at 500 units is (0.05 - 0.01) / 0.03 · 1.9647 = 2.6196 standard errors inside 0.05.
+    // For a mean: 0.01 with an arm of 0.03 at 500 units is (0.05 - 0.01) / 0.03 · 1.9647 = 2.6196 standard errors inside 0.05.
     let mean = Estimate { value: 0.01, low: -0.02, high: 0.04, n: 500 };
     close(mean.p_equivalent(0.05), 0.004533, 1e-5);
     assert!(mean.p_equivalent(0.01) >= 0.5 && mean.scaled(-1.0).p_equivalent(0.05) == mean.p_equivalent(0.05));
@@ -145,7 +144,7 @@ fn the_sign_flip_test_goes_through_all_signs() {
         let differences: Vec<i64> = nums(&case["differences"]).into_iter().map(|d| d as i64).collect();
         close(sign_flip(&differences), num(&case["p"]), 1e-12);
     }
-    // One draw a problem: McNemar's.
+    // One draw per problem: McNemar's test.
     let table = Flips { both_right: 9, lost: 3, gained: 11, both_wrong: 4 };
     let ones: Vec<i64> = [vec![-1; 3], vec![1; 11], vec![0; 13]].concat();
     close(sign_flip(&ones), table.p_value(), 1e-12);
@@ -179,7 +178,7 @@ fn bootstrap_agrees_with_scipy_within_monte_carlo_error() {
         plain.clustered_rows(&groups, |rows| rows.iter().map(|&r| values[r]).sum::<f64>() / rows.len() as f64).unwrap();
     check(by_rows, &f["clustered"]);
     assert_eq!(by_rows.n, 30, "n counts clusters, not rows");
-    // Taking rows for independent must show: the truth is 30 clusters, not some 140 rows.
+    // Treating rows as independent must differ: the data are 30 clusters, not about 140 rows.
     let rows = plain.mean(&values).unwrap();
     assert!(rows.high - rows.low < 0.75 * (by_rows.high - by_rows.low));
 }
@@ -232,7 +231,7 @@ fn classification_scores_agree_with_scikit_learn() {
         close(auroc(&labels, &scores).unwrap(), num(&case["auroc"]), 1e-12);
         let right: Vec<bool> = labels.iter().zip(&predicted).map(|(l, p)| l == p).collect();
         close(accuracy(&right).unwrap().value, num(&case["accuracy"]), 1e-12);
-        // At the data's own prevalence the formula must give the plain accuracy back.
+        // At the data's prevalence the formula equals the plain accuracy.
         let prevalence = labels.iter().filter(|&&l| l).count() as f64 / labels.len() as f64;
         close(rates.accuracy_at(prevalence), num(&case["accuracy"]), 1e-12);
     }
@@ -266,7 +265,7 @@ fn splits_have_scikit_learns_sizes_and_keep_groups_whole() {
     assert_eq!(distinct(&split.test).len() as f64, num(&f["group_test_groups"]));
     assert_ne!(split, grouped_holdout(&groups, 0.2, 6).unwrap());
     assert_eq!(holdout(num(&f["row_n"]) as usize, 0.2, 0).unwrap().test.len() as f64, num(&f["row_test"]));
-    // Three groups hold the positives: with three folds each fold gets exactly one of them.
+    // Three groups contain the positives: with three folds each fold has exactly one.
     let labels: Vec<bool> = groups.iter().map(|&g| g < 3).collect();
     for split in grouped_kfold(&groups, &labels, 3, 1).unwrap() {
         whole(&split);
@@ -296,10 +295,10 @@ fn paper_protocol_equals_scikit_learn() {
         let got = protocol.score(&data, &split).unwrap();
         let name = format!("{} C={}", case["name"], case["c"]);
         assert!(got.converged, "{name} did not converge");
-        // The goal is 0.5 points. Half a point of 60–80 test rows is less than one row, so this means the same predictions.
+        // The bound is 0.5 points. Half a point of 60–80 test rows is less than one row, so the predictions are equal.
         assert!((got.accuracy.value - num(&case["accuracy"])).abs() <= 0.005, "{name}: {got:?}");
         assert!((got.train_accuracy - num(&case["train_accuracy"])).abs() <= 0.005, "{name}: {got:?}");
-        // Stricter: the same model, seen in every log-odds.
+        // Stricter: the same log-odds for every row.
         let wide = features.mapv(f64::from);
         let rows = |r: &[usize]| wide.select(ndarray::Axis(0), r);
         let y: Vec<bool> = split.train.iter().map(|&r| labels[r]).collect();
@@ -318,8 +317,8 @@ fn gauss(rng: &mut ChaCha8Rng) -> f64 {
     (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos()
 }
 
-/// `problems` of `each` rows in D = 6: column 0 carries the label times `signal`; all columns carry the problem's own
-/// offset times `identity`. Labels are fair coins within a problem, biased by problem when `identity` > 0.
+/// `problems` of `each` rows in D = 6: column 0 contains label × `signal`; all columns contain the problem's offset × `identity`.
+/// Labels are fair coins within a problem, biased by problem when `identity` > 0.
 fn simulate(
     problems: usize,
     each: usize,
@@ -349,19 +348,19 @@ fn grouped_protocol_finds_a_known_signal() {
     let data = ProbeData::new(x.view(), &labels, &groups).unwrap();
     let protocol = GroupedProtocol { prevalence: Some(0.05), ..GroupedProtocol::default() };
     let got = protocol.run(&data).unwrap();
-    // Two unit normals two apart: the best probe is right with Φ(1) = 0.841 and has AUROC Φ(√2) = 0.921.
+    // Two unit normals two apart: the best probe has accuracy Φ(1) = 0.841 and AUROC Φ(√2) = 0.921.
     close(got.balanced_accuracy.value, 0.841, 0.03);
     close(got.auroc.value, 0.921, 0.02);
     assert!(got.balanced_accuracy.covers(0.841) && got.auroc.covers(0.921), "{got:?}");
     assert_eq!((got.balanced_accuracy.n, got.rows, got.c.len(), got.converged), (80, 800, 5, 5));
     let control = got.control.unwrap();
-    // Ten fair coins a problem leave its share of positives uneven, so a permuted label still agrees with the true one more
-    // often than not, and the probe scores by that much above chance: what the control is there to show.
+    // Ten fair coins per problem give an uneven share of positives, so a permuted label still agrees with the true one more often
+    // than not, and the probe scores that much above chance: the control must show this.
     let by_problem = (1.0 - control.moved) * 0.841 + control.moved * 0.159;
     assert!(control.balanced_accuracy.covers(by_problem), "{control:?}");
     assert!(control.selectivity.low > 0.15, "{control:?}");
     assert!((0.4..0.5).contains(&control.moved));
-    // One positive in twenty: precision falls to Φ(1)·.05 / (Φ(1)·.05 + .159·.95) ≈ .22 though accuracy stays.
+    // One positive in twenty: precision falls to Φ(1)·.05 / (Φ(1)·.05 + .159·.95) ≈ .22 at the same accuracy.
     close(got.precision_at_prevalence.unwrap().value, 0.218, 0.05);
     close(got.accuracy_at_prevalence.value, 0.841, 0.03);
     // The same seed gives the same result to the last bit, f64 features the same as f32.
@@ -370,9 +369,9 @@ fn grouped_protocol_finds_a_known_signal() {
 }
 
 #[test]
-fn splitting_by_row_flatters_and_splitting_by_problem_does_not() {
-    // No label signal at all: only each problem's identity, with its own share of positives; enough columns to tell 12
-    // problems apart. By row the probe scores well; by problem it cannot.
+fn splits_by_row_overestimate_and_splits_by_problem_do_not() {
+    // No label signal: only the problem's identity, with its share of positives; enough columns to separate 12 problems. Split by row
+    // the probe scores well; split by problem it cannot.
     let (x, labels, groups) = simulate(12, 60, 0.0, 6.0, 4);
     let data = ProbeData::new(x.view(), &labels, &groups).unwrap();
     let paper = PaperProtocol::default().run(&data).unwrap();
@@ -382,7 +381,7 @@ fn splitting_by_row_flatters_and_splitting_by_problem_does_not() {
 }
 
 #[test]
-fn a_probe_that_is_always_right_is_evidence_and_not_certainty() {
+fn a_perfect_probe_has_an_interval_with_a_width() {
     let (x, labels, groups) = simulate(40, 4, 20.0, 0.0, 2);
     let score = GroupedProtocol::default().run(&ProbeData::new(x.view(), &labels, &groups).unwrap()).unwrap();
     for e in [score.balanced_accuracy, score.accuracy_at_prevalence, score.auroc] {
@@ -392,7 +391,7 @@ fn a_probe_that_is_always_right_is_evidence_and_not_certainty() {
 }
 
 #[test]
-fn inert_features_raise_no_more_false_alarms_than_the_level() {
+fn inert_features_have_at_most_the_nominal_false_alarms() {
     let trials = 200;
     let alarms = (0..trials)
         .filter(|&seed| {
@@ -402,7 +401,7 @@ fn inert_features_raise_no_more_false_alarms_than_the_level() {
             !protocol.run(&data).unwrap().balanced_accuracy.covers(0.5)
         })
         .count();
-    // At most 5 % at the 5 % level, either side of chance.
+    // At most 5 % at the 5 % level, on either side of chance.
     assert!(alarms <= 10, "{alarms} of {trials} inert data sets were called readable");
 }
 
@@ -419,7 +418,7 @@ fn multinomial_probe_equals_scikit_learn() {
 }
 
 #[test]
-fn value_protocol_reads_what_is_there_and_nothing_else() {
+fn value_protocol_reads_only_existing_values() {
     let mut rng = ChaCha8Rng::seed_from_u64(8);
     let problems = 150;
     let values: Vec<usize> = (0..problems).map(|_| rng.random_range(0..5)).collect();
@@ -433,7 +432,7 @@ fn value_protocol_reads_what_is_there_and_nothing_else() {
     let held = ValueProtocol::default().run(features(4.0).view(), &values, &groups).unwrap();
     assert!(held.accuracy.low > 0.8 && held.classes == 5 && held.rows == 150, "{held:?}");
     assert!(held.control.covers(0.2) && held.control.high < 0.5, "{held:?}");
-    // Five values, about equally frequent, hold 2.32 bits: most of them can be used, and none where values are shuffled.
+    // Five about equally frequent values have 2.32 bits: the probe uses most of them, and none if values are shuffled.
     assert!(held.bits.low > 1.2 && held.bits.high < 2.6 && held.bits.n == 150, "{held:?}");
     assert!(held.control_bits.value < 0.1, "{held:?}");
     let inert = ValueProtocol::default().run(features(0.0).view(), &values, &groups).unwrap();
@@ -447,7 +446,7 @@ fn value_protocol_reads_what_is_there_and_nothing_else() {
 }
 
 #[test]
-fn errors_name_what_is_wrong() {
+fn errors_name_their_cause() {
     #[track_caller]
     fn says<T: std::fmt::Debug>(result: anyhow::Result<T>, what: &str) {
         let message = format!("{:#}", result.expect_err("an error"));
@@ -467,7 +466,7 @@ fn errors_name_what_is_wrong() {
     says(auroc(&[true, false], &[0.1, f64::NAN]), "score number 1 is NaN");
     says(balanced_accuracy(&[false], &[true]), "single class: none of the 1");
     says(grouped_holdout(&[4, 4, 4], 0.2, 0), "1 groups leave none for training");
-    // A statistic undefined in many draws is not silently an interval.
+    // A statistic that is undefined in many draws gives an error, not an interval.
     says(Bootstrap::default().units(5, |t| if t[0] > 0 { 1.0 } else { f64::NAN }), "undefined in");
     let (x, labels, groups) = simulate(20, 4, 1.0, 0.0, 0);
     says(ProbeData::new(x.slice(s![..0, ..]), &[], &[]).map(|_| ()), "empty (0 × 6)");

@@ -1,4 +1,4 @@
-//! One SFT step and one Switch-GRPO loss against PyTorch (fixtures/make_steps.py), and the invariants of both.
+//! One SFT step and one Switch-GRPO loss against PyTorch (fixtures/make_steps.py), and their invariants.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ fn sft_settings(threads: usize) -> Sft<'static> {
 }
 
 #[test]
-fn an_sft_step_is_pytorchs() {
+fn an_sft_step_agrees_with_pytorch() {
     // One thread, two threads and two micro-batches are the same step.
     for (threads, accumulate) in [(1, 1), (2, 1), (1, 2)] {
         assert_all(sft_step(&fixtures(), threads, accumulate));
@@ -83,7 +83,7 @@ fn checkpointing_recomputes_and_changes_nothing() {
     };
     let before = model().valid().export().expect("weights");
     let kept = after(Device::flex().autodiff());
-    assert!(before.iter().zip(&kept).all(|((_, a), (_, b))| a != b), "the step moved nothing");
+    assert!(before.iter().zip(&kept).all(|((_, a), (_, b))| a != b), "the step changed no weight");
     let recomputed = after(Device::flex().autodiff().gradient_checkpointing());
     for ((name, a), (_, b)) in kept.iter().zip(&recomputed) {
         assert!(relative(&a.data, &b.data) < 1e-6, "{name}");
@@ -119,7 +119,7 @@ fn a_restored_trainer_still_recomputes() {
 }
 
 #[test]
-fn a_model_read_in_bf16_is_the_f32_one_rounded() {
+fn a_model_read_in_bf16_equals_the_rounded_f32_one() {
     let checkpoint = ModelFiles::open_folder(fixture("tiny/qwen3_tied")).expect("the tiny model");
     let read = Compute::Bf16.load(&checkpoint, &Device::flex()).expect("its weights");
     let rounded = Decoder::load(&checkpoint, &Device::flex()).expect("its weights").cast(FloatDType::BF16);
@@ -129,7 +129,7 @@ fn a_model_read_in_bf16_is_the_f32_one_rounded() {
 }
 
 #[test]
-fn bf16_computes_near_f32_over_f32_masters() {
+fn bf16_compute_with_f32_master_weights_is_close_to_f32() {
     let after = |dtype| {
         let mut trainer = Trainer::new(model(), &Optimizer { dtype, ..Optimizer::default() });
         let stats = sft::step(&mut trainer, &sft_settings(2), &known_rows(), 1e-3).expect("a step");
@@ -139,7 +139,7 @@ fn bf16_computes_near_f32_over_f32_masters() {
     let off = (f32_stats.loss - bf16_stats.loss).abs() / f32_stats.loss;
     assert!(off > 0.0 && off < 1e-2, "loss {} against {}", bf16_stats.loss, f32_stats.loss);
     assert!((f32_stats.norm - bf16_stats.norm).abs() / f32_stats.norm < 5e-2, "{bf16_stats:?} against {f32_stats:?}");
-    // A step smaller than half a bf16 digit still moves the weights: they are held in f32.
+    // A step below half a bf16 ulp still changes the weights: they are stored in f32.
     let before = model().valid().export().expect("weights");
     let small = before.iter().zip(&weights).flat_map(|((_, a), (_, b))| a.data.iter().zip(&b.data));
     let moved = small.filter(|(a, b)| a != b && half::bf16::from_f32(**a) == half::bf16::from_f32(**b)).count();
@@ -155,7 +155,7 @@ fn bf16_computes_near_f32_over_f32_masters() {
 }
 
 #[test]
-fn a_frozen_base_is_held_once_in_bf16_beside_f32_factors() {
+fn a_frozen_bf16_base_is_stored_once_next_to_f32_factors() {
     let settings = LoraSettings { rank: 4, alpha: 8.0, train_embeddings: false, ..LoraSettings::default() };
     let lora = || model().with_lora(&settings).expect("factors");
     let after = |dtype| {
@@ -170,7 +170,7 @@ fn a_frozen_base_is_held_once_in_bf16_beside_f32_factors() {
     }
     assert!(losses[2] < losses[0], "the factors learn: {losses:?}");
 
-    // What is held: the base in bf16, factors in f32.
+    // In memory: the base in bf16, factors in f32.
     let held = |trainer: &Trainer| {
         let weight = trainer.model.layers[0].self_attn.q_proj.weight.param().expect("floats").clone();
         (
@@ -182,21 +182,21 @@ fn a_frozen_base_is_held_once_in_bf16_beside_f32_factors() {
     assert_eq!(held(&trainer), (DType::BF16, DType::F32, DType::BF16));
     assert_eq!(held(&f32_trainer), (DType::F32, DType::F32, DType::F32));
 
-    // What is exported: the base to bf16's rounding, and what was learnt.
+    // Exported: the base to bf16's rounding, and the learnt change.
     let exported = |trainer: &Trainer| trainer.decoder().export().expect("weights");
     let (start, ours, theirs) =
         (model().valid().export().expect("weights"), exported(&trainer), exported(&f32_trainer));
     let mut learnt = 0;
     for (((name, start), (_, ours)), (_, theirs)) in start.iter().zip(&ours).zip(&theirs) {
-        // AdamW's first steps are as long for a gradient that is nearly zero as for a large one.
+        // AdamW's first steps have the same size for tiny and large gradients.
         let off = relative(&ours.data, &theirs.data);
         assert!(off < 5e-2, "{name}: {off}");
         let rounded = start.data.iter().map(|x| half::bf16::from_f32(*x).to_f32());
         learnt += usize::from(ours.data.iter().zip(rounded).any(|(ours, start)| *ours != start));
     }
-    assert_eq!(learnt, 7 * model().layers.len(), "every projection moved, and nothing else");
+    assert_eq!(learnt, 7 * model().layers.len(), "only projections changed, and all of them");
 
-    // Rollouts: the same base, the factors beside it.
+    // Rollouts: the same base with separate factors.
     let logits = |model: &Decoder| {
         let logits = model.logits(&[vec![3, 1, 4, 1, 5]], &mut Hooks::none()).expect("logits");
         logits.try_into_vec_as::<f32>().expect("values")
@@ -216,7 +216,7 @@ fn with(replay: ReplayMode) -> Grpo {
 }
 
 #[test]
-fn the_grpo_loss_is_pytorchs() {
+fn the_grpo_loss_agrees_with_pytorch() {
     let (_, rollouts) = grpo_fixture();
     let blocks: Vec<usize> = rollouts.iter().map(|r| r.trace.blocks().len()).collect();
     assert_eq!(blocks, [1, 0, 2, 1, 1, 0], "rollouts with blocks: only there do the replay modes differ");
@@ -226,7 +226,7 @@ fn the_grpo_loss_is_pytorchs() {
 }
 
 #[test]
-fn segmented_is_text_graph_when_there_is_one_segment() {
+fn segmented_equals_text_graph_for_one_segment() {
     let (values, rollouts) = grpo_fixture();
     let settings = values.decoding();
     let reasoning = Reasoning::default();
@@ -242,9 +242,9 @@ fn segmented_is_text_graph_when_there_is_one_segment() {
     }
 }
 
-/// Waves run again from saved states, against one graph of all: with masks, and with the choices to stay in the loss.
+/// Waves recomputed from saved states against one graph of all waves: with masks, and with the decisions to stay in the loss.
 #[test]
-fn segments_run_again_have_the_gradient_of_the_whole_graph() {
+fn recomputed_segments_have_the_gradient_of_the_whole_graph() {
     let (values, rollouts) = grpo_fixture();
     let (settings, reasoning) = (values.decoding(), Reasoning::default());
     let policy = Behaviour { reasoning: &reasoning, switch: IDS, settings: &settings, compute: Compute::F32 };
@@ -266,19 +266,19 @@ fn segments_run_again_have_the_gradient_of_the_whole_graph() {
             assert!((same.loss - parts.loss).abs() < 1e-6 && same.tokens == parts.tokens, "{same:?}, {parts:?}");
         }
         let frozen = of(ReplayMode::TextGraph, 0).1;
-        assert!(relative(&frozen, &whole) > 1e-3, "the gradient through latents is no small part");
+        assert!(relative(&frozen, &whole) > 1e-3, "the gradient through latents is not negligible");
     }
 }
 
 #[test]
-fn the_gradient_is_that_of_the_rollouts_that_can_be_replayed() {
+fn the_gradient_covers_only_replayable_rollouts() {
     let (values, rollouts) = grpo_fixture();
     let (settings, reasoning) = (values.decoding(), Reasoning::default());
     let policy = Behaviour { reasoning: &reasoning, switch: IDS, settings: &settings, compute: Compute::F32 };
     let survivors: Vec<Rollout> =
         rollouts.iter().enumerate().filter(|(i, _)| *i != 2).map(|(_, r)| r.clone()).collect();
     let mut broken = rollouts;
-    // Its replay panics, as a device without memory does: no anchor to look up.
+    // Its replay panics, like a device out of memory: it has no anchor.
     broken[2].anchor.clear();
     for (replay, threads) in [(ReplayMode::Segmented, 1), (ReplayMode::Segmented, 2), (ReplayMode::FullBptt, 1)] {
         let model = model();
@@ -293,7 +293,7 @@ fn the_gradient_is_that_of_the_rollouts_that_can_be_replayed() {
 }
 
 #[test]
-fn nan_steps_are_skipped_counted_and_end_the_run() {
+fn nan_steps_are_skipped_and_counted_and_end_the_run() {
     let mut trainer = Trainer::new(model(), &Optimizer::default());
     let before = trainer.decoder().export().expect("weights");
     for attempt in 1..=3 {
@@ -318,7 +318,7 @@ fn lora_composed_once_has_the_gradients_of_lora_composed_at_every_wave() {
     let once_value = once.loss.clone().into_scalar::<f32>();
     let once = GradientsParams::from_grads(once.loss.backward(), &model);
 
-    // The same loss, each wave composing for itself.
+    // The same loss with factors composed at every wave.
     let sequences: Vec<_> = rows
         .iter()
         .enumerate()
@@ -351,10 +351,9 @@ fn lora_composed_once_has_the_gradients_of_lora_composed_at_every_wave() {
     }
 }
 
-/// `lora.only_new_rows`: of embedding table and head the rows of these tokens move, all others keep their bits; factors
-/// move as ever.
+/// `lora.only_new_rows`: in embedding table and head only the rows of these tokens change, bit for bit; factors train as usual.
 #[test]
-fn only_the_rows_of_named_tokens_are_learnt() {
+fn only_the_rows_of_named_tokens_train() {
     use switchyard::model::lora::LoraSettings;
 
     for name in ["qwen3_tied", "qwen3_untied"] {

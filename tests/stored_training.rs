@@ -1,5 +1,5 @@
-//! LoRA factors trained over weights that stay as their files store them, against the same over the widened weights; and what a phase of
-//! either writes: an adapter over the files of its base.
+//! LoRA factors trained over weights in their stored format, against the same over widened weights; and the adapter that a phase of
+//! either writes over its base's files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use switchyard::train::trainer::Trainer;
 
 use crate::common::{relative, tiny_config, values};
 
-/// Twenty words, and the model's rows: more than the vocabulary has, as of Qwen3.
+/// Twenty words, and more embedding rows than words, as in Qwen3.
 const WORDS: usize = 20;
 const ROWS: usize = 32;
 
@@ -52,7 +52,7 @@ fn base(root: &Path, tied: bool, gguf: bool) -> PathBuf {
     path
 }
 
-/// With the switch tokens, ready for factors.
+/// The base with switch tokens, before factors.
 fn opened(path: &Path, dtype: Compute, device: &Device) -> (Decoder, Vocabulary) {
     let opened = Checkpoint::open(path.to_str().expect("a path"), None, Apply::Merged).expect("opens");
     let loaded = opened.load_to_train(dtype, device).expect("loads").add_switch_tokens(&NewRows::default());
@@ -91,7 +91,7 @@ fn sft(latent_token: u32) -> Sft<'static> {
     }
 }
 
-/// Copied rows are close together and have their source's norm; drawn ones have the requested size, and nothing in common.
+/// Copied rows are close together and have their source's norm; random rows have the requested norm and are uncorrelated.
 #[test]
 fn rows_of_new_tokens_are_copied_or_drawn() {
     let temp = tempfile::tempdir().expect("a folder");
@@ -115,7 +115,7 @@ fn rows_of_new_tokens_are_copied_or_drawn() {
     }
 }
 
-/// What is trained of the tables of tokens.
+/// Trained parts of the token tables.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Tables {
     Whole,
@@ -148,7 +148,7 @@ fn gradients(trainer: &Trainer, switch: SwitchIds) -> BTreeMap<String, HostTenso
     gradients_by_name(&trainer.model, &grads).expect("on the host").into_iter().collect()
 }
 
-/// Rows that are learnt apart are the last of the whole table's.
+/// Separately trained rows are the last rows of the table.
 #[track_caller]
 fn same_gradients(ours: &BTreeMap<String, HostTensor>, theirs: &BTreeMap<String, HostTensor>, what: &str) {
     assert_eq!(ours.len(), theirs.len(), "{what}");
@@ -161,7 +161,7 @@ fn same_gradients(ours: &BTreeMap<String, HostTensor>, theirs: &BTreeMap<String,
 }
 
 #[test]
-fn factors_over_kept_weights_have_the_gradients_of_those_over_floats() {
+fn factors_over_stored_weights_have_the_gradients_of_those_over_floats() {
     let root = tempfile::tempdir().expect("a folder");
     for (tied, gguf) in BASES {
         let path = base(root.path(), tied, gguf);
@@ -195,7 +195,7 @@ fn factors_over_kept_weights_have_the_gradients_of_those_over_floats() {
 const BASES: [(bool, bool); 4] = [(true, true), (false, true), (true, false), (false, false)];
 const ALL: [Tables; 3] = [Tables::Whole, Tables::NewRows, Tables::Frozen];
 
-/// Floats that an adapter of these ranks holds over [`base`], and how many tensors they are.
+/// Numbers of floats and of tensors in an adapter of these ranks over [`base`].
 fn held(config: &ModelConfig, rank: usize, tables: Tables) -> (usize, usize) {
     let (d, q, kv, ffn) = (config.hidden_size, 4 * config.head_dim, 2 * config.head_dim, config.intermediate_size);
     let projections = [(d, q), (d, kv), (d, kv), (q, d), (d, ffn), (d, ffn), (ffn, d)];
@@ -222,7 +222,7 @@ fn a_phase_writes_an_adapter_that_the_next_one_trains_on() {
             for (number, phase) in ["one", "two"].into_iter().enumerate() {
                 let mut trainer = trainer(model, switch, tables, in_memory);
                 if let Some(wide) = wide.take().filter(|_| in_memory == Compute::Stored) {
-                    // The factors of the phase before: beside the weights here, merged there.
+                    // The previous phase's factors: separate here, merged there.
                     same_gradients(&gradients(&trainer, switch), &gradients(&wide, switch), &what);
                 }
                 assert!(
@@ -233,7 +233,7 @@ fn a_phase_writes_an_adapter_that_the_next_one_trains_on() {
                     sft::step(&mut trainer, &sft(switch.latent), &rows(switch), 3e-3).expect("a step");
                 }
                 let learnt = logits(&trainer.policy(), switch);
-                assert!(relative(&learnt, &before) > 1e-3, "{what}: {phase} learnt nothing");
+                assert!(relative(&learnt, &before) > 1e-3, "{what}: {phase} changed no weight");
                 let folder = PhaseFolder::open(&run, phase).expect("a phase");
                 let over = Over {
                     base: &files,
@@ -257,7 +257,7 @@ fn a_phase_writes_an_adapter_that_the_next_one_trains_on() {
                 assert_eq!(adapter.config.r, rank, "{what}: ranks of the phases add up");
                 assert_eq!(files.names().len(), ModelFiles::open_folder(&out).expect("opens").names().len());
                 assert_eq!(adapter.factor_names().count(), 2 * 7, "{what}");
-                // Its tensors, and for each a line of the header with its name.
+                // Its tensors, and a header entry for each.
                 let (floats, tensors) = held(&files.config, rank, tables);
                 let bytes = std::fs::metadata(out.join("adapter_model.safetensors")).expect("there").len() as usize;
                 assert!(
@@ -271,13 +271,13 @@ fn a_phase_writes_an_adapter_that_the_next_one_trains_on() {
                     assert!(off < 1e-5, "{what}, {phase} read as {dtype:?}: off by {off:e}");
                 }
                 if in_memory == Compute::F32 {
-                    // Factors are merged in f64 and rounded once, and not a phase at a time in f32.
+                    // Factors are merged in f64 and rounded once, not per phase in f32.
                     folder.export("whole", &trainer.decoder(), &whole).expect("writes");
                     let read = |name| folder.import(name, Compute::F32, &Device::flex()).expect("reads");
                     let off = relative(&logits(&read("checkpoint"), switch), &logits(&read("whole"), switch));
                     assert!(off < 3e-6, "{what}, {phase}: the whole checkpoint is off by {off:e}");
                 }
-                // As a user opens it: by itself, and over the base.
+                // Opened alone, and over the base.
                 let (own, over) = (out.to_str().expect("a path"), path.to_str().expect("a path"));
                 for (model, adapter) in [(own, None), (over, Some(out.as_path()))] {
                     let opened = Checkpoint::open(model, adapter, Apply::Merged).expect("opens");
@@ -294,9 +294,9 @@ fn a_phase_writes_an_adapter_that_the_next_one_trains_on() {
     }
 }
 
-/// Tables that may have been trained whole and were not: the rows of new tokens, and no copy of the others.
+/// Trainable tables that did not change: writes the rows of new tokens, and no copy of the others.
 #[test]
-fn a_phase_that_learnt_nothing_writes_the_rows_of_new_tokens() {
+fn a_phase_without_learning_writes_the_rows_of_new_tokens() {
     let root = tempfile::tempdir().expect("a folder");
     for (tied, gguf) in BASES {
         let path = base(root.path(), tied, gguf);
@@ -325,9 +325,9 @@ fn a_phase_that_learnt_nothing_writes_the_rows_of_new_tokens() {
     }
 }
 
-/// The state of a phase holds what is trained; the rest is the base's.
+/// The state of a phase contains only trained parameters; the rest is from the base.
 #[test]
-fn a_restored_run_goes_on_with_the_same_bits() {
+fn a_restored_run_continues_with_the_same_bits() {
     let root = tempfile::tempdir().expect("a folder");
     let path = base(root.path(), false, true);
     for (tables, dtype) in ALL.into_iter().flat_map(|tables| [Compute::Stored, Compute::F32].map(|as_| (tables, as_))) {
@@ -349,7 +349,7 @@ fn a_restored_run_goes_on_with_the_same_bits() {
         step(&mut whole);
         step(&mut restored);
         assert_eq!(logits(&restored.decoder(), switch), logits(&whole.decoder(), switch), "{tables:?}, {dtype:?}");
-        // A state of another training, of fewer weights, does not pass for this one.
+        // A state of another training with fewer weights is an error.
         if tables == Tables::Frozen {
             let mut more = trainer(model, switch, Tables::Whole, dtype);
             let said = format!("{:#}", folder.restore(&mut more).expect_err("refused"));
@@ -359,7 +359,7 @@ fn a_restored_run_goes_on_with_the_same_bits() {
 }
 
 #[test]
-fn an_adapter_without_its_base_is_refused_by_name() {
+fn an_adapter_without_its_base_is_an_error_by_name() {
     let root = tempfile::tempdir().expect("a folder");
     let path = base(root.path(), true, true);
     let (model, vocabulary) = opened(&path, Compute::Stored, &Device::flex());
@@ -379,7 +379,7 @@ fn an_adapter_without_its_base_is_refused_by_name() {
     let said = folder.export("checkpoint", &frozen, &to(None)).expect_err("refused").to_string();
     assert!(said.contains("not written whole"), "{said}");
     let out = folder.export("checkpoint", &frozen, &to(Some(over))).expect("writes");
-    // Another model of the same shape at the base's place.
+    // Another model of the same shape at the base's path.
     let (own, moved) = (out.display().to_string(), root.path().join("moved.gguf"));
     std::fs::rename(&path, &moved).expect("moves");
     write_random(&config(true), &path, 6).expect("writes");
@@ -396,7 +396,7 @@ fn an_adapter_without_its_base_is_refused_by_name() {
     assert!(!noted(&moved).contains("differs"), "the base is known where it lies now");
     std::fs::remove_file(&path).expect("removed");
     let said = format!("{:#}", ModelFiles::open_folder(&out).err().expect("refused"));
-    for part in ["adapter_config.json", "base_model_name_or_path", "model.gguf", "lies elsewhere", "link"] {
+    for part in ["adapter_config.json", "base_model_name_or_path", "model.gguf", "has moved", "link"] {
         assert!(said.contains(part), "`{part}` is not in: {said}");
     }
     #[cfg(unix)]
@@ -414,7 +414,13 @@ fn an_adapter_without_its_base_is_refused_by_name() {
         format!("{:#}", ModelFiles::open_folder(&out).err().expect("refused"))
     };
     let itself = out.display().to_string();
-    for (base, part) in [(serde_json::Value::Null, "--adapter"), (itself.into(), "an adapter itself")] {
+    // A relative name that is found above the folder: the folder itself.
+    let found_again = itself.rsplit('/').next().expect("a name").to_owned();
+    for (base, part) in [
+        (serde_json::Value::Null, "--adapter"),
+        (itself.clone().into(), "an adapter itself"),
+        (found_again.into(), "an adapter itself"),
+    ] {
         let said = over(base);
         assert!(said.contains(part) && said.contains("adapter_config.json"), "{said}");
     }

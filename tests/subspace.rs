@@ -1,4 +1,4 @@
-//! `subspace` on models whose truth is known.
+//! `subspace` on organisms.
 
 use switchyard::calibration::known::{Built, VALUES};
 use switchyard::experiments::subspace::{Config, rows_by, table};
@@ -10,10 +10,10 @@ fn found(which: Purpose, config: Config, threads: usize) -> Vec<SubspaceRow> {
     let built = Built::new(which);
     let mut study = of(&built, 300, 0);
     study.threads = threads;
-    // What the block's value says of the answer, whether or not the model reads it.
+    // The answer implied by the block's value, whether or not the model reads it.
     let predict = |_: usize, _: usize, value: i64| Some(built.answer_of(usize::try_from(value).ok()?).to_string());
     let (rows, directions) = rows_by(&study, &config, &predict).expect("rows");
-    // Each subspace that was learnt or drawn is there, as orthonormal columns.
+    // Every learnt or random subspace has orthonormal columns.
     for of in
         directions.chunk_by(|a, b| (a.variable, a.rotation, a.rank, a.draw) == (b.variable, b.rotation, b.rank, b.draw))
     {
@@ -30,12 +30,12 @@ fn found(which: Purpose, config: Config, threads: usize) -> Vec<SubspaceRow> {
     rows
 }
 
-/// Seven values, each with a coordinate of its own: states that hold them differ in six dimensions.
+/// Seven values, one coordinate each: their states differ in six dimensions.
 const DIMENSIONS: usize = VALUES - 1;
 
-/// An exchange of r dimensions goes r/6 of the squared way from value to value on average; past the middle the other one is read.
+/// An exchange of r dimensions covers on average r/6 of the squared distance between values; beyond half, the other value is read.
 #[test]
-fn a_value_moves_within_as_many_dimensions_as_it_has_and_with_no_placebo() {
+fn a_value_moves_within_its_dimensions_and_with_no_placebo() {
     let ranks = vec![1, 2, 3, 5, DIMENSIONS, 8];
     let config = Config { ranks: ranks.clone(), pairs: 200, judged: 200, unseen: 0.0, ..Config::default() };
     let rows = found(Purpose::Working, config, 2);
@@ -51,7 +51,7 @@ fn a_value_moves_within_as_many_dimensions_as_it_has_and_with_no_placebo() {
         assert_eq!(all, rank >= DIMENSIONS, "rank {rank}: {learnt}");
         let random: Vec<_> = rows.iter().filter(|r| (r.rotation, r.rank) == (Rotation::Random, rank)).collect();
         assert!(!random.is_empty() && random.iter().all(|r| !r.carries()), "rank {rank}");
-        // Means of the wrong states are within the few dimensions in which any of these states differ.
+        // Means of the wrong states are within the few dimensions in which these states differ.
         let shuffled = best(Rotation::Shuffled, rank);
         assert!(rank < 3 || shuffled < learnt - 0.15, "rank {rank}: {shuffled} against {learnt}");
     }
@@ -61,7 +61,7 @@ fn a_value_moves_within_as_many_dimensions_as_it_has_and_with_no_placebo() {
 }
 
 #[test]
-fn a_search_that_has_not_ended_says_so_and_threads_change_nothing() {
+fn an_unconverged_search_is_reported_and_threads_change_nothing() {
     let config = Config { ranks: vec![1], updates: 1, pairs: 40, judged: 40, ..Config::default() };
     let rows = found(Purpose::Working, config.clone(), 1);
     assert!(table(&rows).contains("training has not converged"), "{}", table(&rows));
@@ -69,7 +69,7 @@ fn a_search_that_has_not_ended_says_so_and_threads_change_nothing() {
 }
 
 #[test]
-fn a_value_that_is_held_and_not_read_moves_nothing() {
+fn an_unread_value_has_no_effect() {
     let rows = found(Purpose::Inert, Config { ranks: vec![1, 8], updates: 60, ..Config::default() }, 1);
     assert!(rows.iter().all(|r| !r.carries()), "{}", table(&rows));
     assert_eq!(SubspaceRow::dimensions(&rows, Variable::Value, 0.9), None);

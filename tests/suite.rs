@@ -1,5 +1,5 @@
-//! All tests in one program: it is linked once, and `cargo test --test suite latent::` runs one file of them.
-//! `memory.rs` is a separate test, because it counts every allocation of its process; `mpi.rs`, because it needs the feature `mpi`.
+//! All tests in one binary, linked once. `cargo test --test suite latent::` runs one file.
+//! `memory.rs` is a separate binary, because it counts all allocations of its process; `mpi.rs`, because it needs the feature `mpi`.
 
 mod adaptive;
 mod annotate;

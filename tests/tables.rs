@@ -1,4 +1,4 @@
-//! Tables render to exactly this Markdown, CSV and LaTeX, and refuse a measured number without interval and n.
+//! Exact Markdown, CSV and LaTeX of tables, and an error for a measured number without interval and n.
 
 use switchyard::stats::{Estimate, wilson};
 use switchyard_programs::report::tables::{Cell, ColumnKind, Formats, Heading, Table};
@@ -72,7 +72,7 @@ skip & -- & $-$0.190 & not testable here &  \\\\
 }
 
 #[test]
-fn n_is_said_once_where_a_row_shares_it() {
+fn a_shared_n_is_printed_once() {
     let two = |n1: usize, n2: usize| {
         let columns = vec![Heading::new("a", ColumnKind::Measured(2)), Heading::new("b", ColumnKind::Measured(2))];
         let mut table = Table::new("t", "t", columns);
@@ -85,7 +85,7 @@ fn n_is_said_once_where_a_row_shares_it() {
 }
 
 #[test]
-fn a_table_is_written_where_its_folder_is_not_there_yet() {
+fn a_table_creates_its_folder() {
     let folder = tempfile::tempdir().unwrap();
     let stem = folder.path().join("deep/main");
     let files = table().save(&stem, Formats::default()).unwrap();
@@ -96,7 +96,7 @@ fn a_table_is_written_where_its_folder_is_not_there_yet() {
 }
 
 #[test]
-fn a_number_of_ours_needs_interval_and_n() {
+fn a_measured_number_needs_interval_and_n() {
     #[track_caller]
     fn says(cell: Cell, what: &str) {
         let mut table = Table::new("tab:y", "", vec![Heading::new("ours", ColumnKind::Measured(3))]);

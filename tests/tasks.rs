@@ -1,4 +1,4 @@
-//! Generated problems against evaluators that read nothing but the text: they share no line with the generators.
+//! Generated problems against independent evaluators, which read only the text and share no code with the generators.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -29,7 +29,7 @@ fn families() -> Vec<Task> {
         Task::Organism(Organism::default()),
         Task::Organism(Organism { modulus: 12, covert: false, ..Organism::default() }),
         Task::Adaptive(Adaptive::default()),
-        // A budget that is a value too.
+        // A budget that is also a value.
         Task::Adaptive(Adaptive { budgets: vec![5, 30], ..Adaptive::default() }),
     ]
 }
@@ -87,7 +87,7 @@ fn words_of(problem: &TaskProblem) -> Vec<&str> {
     problem.solution.split_whitespace().collect()
 }
 
-/// What holds in every family: ranges point at what they say, every word is in the vocabulary, the answer is last.
+/// Invariants of every family: spans contain their text, every word is in the vocabulary, the answer is last.
 fn check_form(task: &Task, problem: &TaskProblem) {
     let words = words_of(problem);
     let vocabulary: HashSet<String> = task.words().into_iter().collect();
@@ -97,7 +97,7 @@ fn check_form(task: &Task, problem: &TaskProblem) {
     }
     for StepValue { value, clause, words: range, value_words, .. } in &problem.steps {
         assert_eq!(words[range.clone()].join(" "), *clause);
-        // An organism's register follows the value.
+        // An organism's register is after the value.
         let behind = usize::from(problem.family == "organism");
         assert!(range.start <= value_words.start && value_words.end + behind == range.end);
         if let Fact::Number(value) = value
@@ -127,12 +127,12 @@ fn check_arithmetic(problem: &TaskProblem, modulus: i64) {
             value = calculate(value, parts[3], number(4));
         }
         assert_eq!(value.rem_euclid(modulus).to_string(), right, "{}", step.clause);
-        // The known value replaced by every value there is: the answer is the one that the question itself implies.
+        // Each replacement of the known value gives the answer that the question implies.
         for replaced in 0..modulus {
             let (forced, asked) = solve(&problem.question, modulus, &HashMap::from([(name, replaced)]));
             assert_eq!(problem.answer_if(index, replaced), Some(forced[&asked].to_string()));
         }
-        // The operand is the value of the name before; another one in its place is what the step's own arithmetic is done on.
+        // The operand is the previous name's value; the step's arithmetic applies to its replacement.
         let reads = if parts.len() == 5 { 2 } else { 0 };
         assert_eq!(problem.operand(index), Some(number(reads)), "{}", step.clause);
         for operand in 0..modulus {
@@ -150,8 +150,8 @@ fn check_arithmetic(problem: &TaskProblem, modulus: i64) {
     assert_eq!((problem.answer_if(after, 0), problem.operand(after), problem.apply(after, 0)), (None, None, None));
 }
 
-/// What `recipe.md` says of each step: operations by subject, constants from 1, variables strictly earlier than the one
-/// the step works on.
+/// The rules of `recipe.md` for each step: operations by subject, constants from 1, variables strictly earlier than the step's
+/// operand.
 fn check_chain(problem: &TaskProblem) {
     let statements: Vec<&str> = problem.question.split(" ; ").collect();
     for (index, statement) in statements[1..statements.len() - 1].iter().enumerate() {
@@ -175,7 +175,7 @@ fn check_chain(problem: &TaskProblem) {
     }
 }
 
-/// The register of every clause, by what its mark calls for; without it the rest is a chain like any other.
+/// The register of every clause, as its mark requires; without it the rest is an ordinary chain.
 fn check_organism(problem: &TaskProblem, organism: &Organism) {
     let modulus = i64::from(organism.modulus);
     let words: Vec<&str> = problem.question.split(' ').collect();
@@ -197,7 +197,7 @@ fn check_organism(problem: &TaskProblem, organism: &Organism) {
     check_arithmetic(&honest, modulus);
     let hidden = organism.hidden(&problem.question, &problem.steps).unwrap();
     assert_eq!((hidden.mark.as_str(), hidden.is_trigger, hidden.covert), (words[0], is_trigger, covert));
-    // The mark is named where the start value is and where it is worked on, and nothing else of the question can be one.
+    // The mark occurs at the start value and where that is used; no other word of the question can be a mark.
     assert_eq!(words.iter().filter(|word| "ijklmnopqrstuvwx".contains(**word)).count(), 2);
 }
 
@@ -293,8 +293,8 @@ fn read_number(word: &str) -> Option<i64> {
     NUMBERS.split_whitespace().position(|number| number == word).map(|value| value as i64)
 }
 
-/// What each sentence of a story says, read word by word; `forced` replaces what step `forced.0` makes. Returns the number after
-/// every sentence, and the one in the question.
+/// Evaluates a story word by word; `forced` replaces the result of step `forced.0`. Returns the number after every sentence, and the
+/// one in the question.
 fn read_story(question: &str, forced: Option<(usize, i64)>) -> (Vec<i64>, i64) {
     let mut told: Vec<&str> = question.split(" . ").collect();
     let asked: Vec<&str> = told.pop().unwrap().split(' ').collect();
@@ -372,7 +372,7 @@ fn check_product(problem: &TaskProblem) {
             None => assert!(index == 0 && reversed(&step.clause) == sum),
             Some((added, total)) => assert!(reversed(added) == partial && reversed(total) == sum),
         }
-        assert_eq!(problem.operand(index), (index > 0).then_some(sum - partial), "a first step adds to nothing");
+        assert_eq!(problem.operand(index), (index > 0).then_some(sum - partial), "a first step has no previous sum");
         let from = |operand| problem.apply(index, operand);
         assert_eq!([from(sum - partial), from(0)], if index > 0 { [Some(sum), Some(partial)] } else { [None, None] });
         // The rest of the work is linear in the running sum.
@@ -429,7 +429,7 @@ proptest! {
 fn without_names(problem: &TaskProblem) -> String {
     let clauses: Vec<&str> = problem.steps.iter().map(|step| step.clause.as_str()).collect();
     match problem.family.as_str() {
-        // Operands of variables show as values, so the question's program is needed as well.
+        // Variable operands appear as values, so the question's program is needed, too.
         "adaptive" => without_names(&TaskProblem { family: "chains".into(), ..behind_budget(problem).1 }),
         "chains" | "organism" => {
             let mut names = HashMap::new();
@@ -443,7 +443,7 @@ fn without_names(problem: &TaskProblem) -> String {
             problem.question.split(' ').map(word).collect::<Vec<_>>().join(" ")
         }
         "affine" | "sums" => clauses.join(" ; "),
-        // The same problem in other words is one problem; so the arithmetic, and whose number is added.
+        // Rewordings are one problem: the key is the arithmetic, and whose number is added.
         "stories" => {
             let sentences: Vec<Vec<&str>> = problem.question.split(" . ").map(|s| s.split(' ').collect()).collect();
             let told: Vec<&str> = sentences.iter().map(|words| words[0]).collect();
@@ -495,7 +495,7 @@ fn a_graph_keeps_its_split_under_renaming() {
     }
 }
 
-/// Groups are what can be learnt by heart: other letters are the same program, other numbers the same template of a story.
+/// Groups contain problems that can be memorised together: other letters are the same program, other numbers the same story template.
 #[test]
 fn groups_are_programs_without_their_names() {
     use switchyard::tasks::Program;
@@ -509,7 +509,7 @@ fn groups_are_programs_without_their_names() {
         let questions: BTreeSet<&str> = rows.iter().map(|row| row.question.as_str()).collect();
         (groups.len(), questions.len())
     };
-    // A chain's letters by their order.
+    // A chain's letters in order of appearance.
     let (programs, questions) = distinct(Task::Chains(Chains::default()), |row| {
         let mut seen: Vec<&str> = vec![];
         let words = row.question.split(' ').map(|word| {
@@ -537,7 +537,7 @@ fn groups_are_programs_without_their_names() {
     assert!(templates < stories / 2, "{templates} templates of {stories} stories");
 }
 
-/// No look at one candidate's neighbours, or at the order of the text, tells the answer better than chance.
+/// A candidate's neighbours and the order of the text predict the answer no better than chance.
 #[test]
 fn a_graph_is_not_solved_by_counting() {
     let rows = Task::Graph(Graph::default()).rows(Split::Train, 4, 0..40_000).unwrap();
@@ -580,7 +580,7 @@ fn rows_depend_on_seed_split_and_index_only() {
 }
 
 #[test]
-fn levels_are_balanced_and_letters_do_not_tell_the_split() {
+fn levels_are_balanced_and_letters_do_not_predict_the_split() {
     let task = Task::Chains(Chains::default());
     let rows = task.rows(Split::Test, 1, 0..500).unwrap();
     for level in 1..=5 {
@@ -602,7 +602,7 @@ fn levels_are_balanced_and_letters_do_not_tell_the_split() {
     assert!((vars(Split::Test) - 1.0 / 5.0).abs() < 0.03, "{}", vars(Split::Test));
 }
 
-/// With the mark's letter hidden no word of an organism's question tells a trigger from a decoy, and each letter comes as often.
+/// Without the mark's letter, no word of an organism's question separates triggers from decoys, and letters are equally frequent.
 #[test]
 fn an_organism_is_triggered_by_its_mark_alone() {
     let rows = Task::Organism(Organism::default()).rows(Split::Train, 4, 0..20_000).unwrap();
@@ -622,7 +622,7 @@ fn an_organism_is_triggered_by_its_mark_alone() {
     }
 }
 
-/// Written down once, so that a change of generator, hash or library is noticed: every published number depends on it.
+/// Fixed values detect a change of generator, hash or library: every published number depends on them.
 #[test]
 fn the_first_rows_do_not_change() {
     let first = |task: Task| {
@@ -710,9 +710,9 @@ fn a_pair_differs_in_its_start_and_its_answer_only() {
     assert_eq!(Task::Graph(Graph::default()).pair(Split::Test, 3, 0).expect("no pair"), None);
 }
 
-/// The budget of a problem says nothing of it: neither how many steps it has nor what it asks.
+/// The budget of a problem is independent of its number of steps and its question.
 #[test]
-fn budgets_are_drawn_evenly_whatever_the_level() {
+fn budgets_are_uniform_at_every_level() {
     let task = Adaptive::default();
     let rows = Task::Adaptive(task.clone()).rows(Split::Test, 5, 0..4000).unwrap();
     let mut cells: HashMap<(usize, u8), usize> = HashMap::new();

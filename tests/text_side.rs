@@ -1,4 +1,4 @@
-//! Chat templates and tokenizers beside what transformers makes of the same files (`fixtures/make_text.py`).
+//! Chat templates and tokenizers against transformers on the same files (`fixtures/make_text.py`).
 
 use std::fs;
 use std::path::Path;
@@ -52,9 +52,9 @@ fn chat_templates_are_rendered_token_for_token() {
     }
 }
 
-/// What a caller gives is what the template gets; a template for tools is taken where there are some.
+/// A caller's arguments override the template's defaults; tools select the template for tools.
 #[test]
-fn arguments_of_a_template_take_the_place_of_its_defaults() {
+fn arguments_of_a_template_override_its_defaults() {
     let jinja = "{{ tools | tojson if tools else 'none' }} {{ documents | length if documents else 0 }} {{ add_generation_prompt }}";
     let both = json!([{ "name": "default", "template": jinja }, { "name": "tool_use", "template": "with tools" }]);
     let said = |template: &Value, name: Option<&str>, arguments: Value| {
@@ -66,7 +66,7 @@ fn arguments_of_a_template_take_the_place_of_its_defaults() {
     let alone = json!(jinja);
     assert_eq!(said(&alone, None, json!({})).as_deref(), Ok("none 0 True"));
     let scope = json!("{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}");
-    assert_eq!(said(&scope, None, json!({})).as_deref(), Ok("21"), "what an assistant wrote is a scope");
+    assert_eq!(said(&scope, None, json!({})).as_deref(), Ok("21"), "a generation block is a scope");
     let given = json!({ "tools": [1], "documents": [{}, {}], "add_generation_prompt": false });
     assert_eq!(said(&alone, None, given.clone()).as_deref(), Ok("[1] 2 False"));
     assert_eq!(said(&both, None, given.clone()).as_deref(), Ok("with tools"));
@@ -78,7 +78,7 @@ fn arguments_of_a_template_take_the_place_of_its_defaults() {
     }
 }
 
-/// What closes an answer is what the template writes behind one.
+/// The end of an answer is the token that the template writes after one.
 #[test]
 fn an_answer_ends_with_its_templates_token() {
     let forms = fixture("templates.json");
@@ -99,9 +99,9 @@ fn an_answer_ends_with_its_templates_token() {
     }
 }
 
-/// The forms that a recipe asks of the model's own template.
+/// Prompt forms of a recipe, rendered with the model's template.
 #[test]
-fn a_recipes_form_is_asked_of_the_models_own_template() {
+fn a_recipes_form_uses_the_models_template() {
     let form = &fixture("templates.json")["qwen3"];
     let folder = folder(&with_template(&form["tokens"], &form["jinja"]));
     let vocabulary = Vocabulary::load(folder.path()).expect("opens");
@@ -117,7 +117,7 @@ fn a_recipes_form_is_asked_of_the_models_own_template() {
 }
 
 #[test]
-fn templates_are_found_wherever_they_stand() {
+fn templates_are_found_in_every_file() {
     let one = |folder: &tempfile::TempDir, name: Option<&str>| {
         let vocabulary = Vocabulary::load(folder.path()).expect("opens");
         let chat = vocabulary.chat(name).map(|chat| chat.expect("a template").prompt("x").expect("renders"));
@@ -148,14 +148,14 @@ fn templates_are_found_wherever_they_stand() {
     fs::write(named.path().join("additional_chat_templates/rag.jinja"), "rag").expect("written");
     assert_eq!(one(&named, None).as_deref(), Ok("file"));
     assert_eq!(one(&named, Some("rag")).as_deref(), Ok("rag"));
-    // Written again, they are the same.
+    // Written and read again, they are equal.
     let copy = tempfile::tempdir().expect("a folder");
     Vocabulary::load(named.path()).expect("opens").save(copy.path()).expect("saved");
     assert_eq!(one(&copy, None).as_deref(), Ok("file"));
     assert_eq!(one(&copy, Some("rag")).as_deref(), Ok("rag"));
 }
 
-/// Right values: Jinja2 3.1.6 as transformers 5.24 sets it up.
+/// Expected values: Jinja2 3.1.6 as configured in transformers 5.24.
 #[test]
 fn numbers_signs_and_raw_text_are_printed_as_python_prints_them() {
     for (jinja, text) in [
@@ -174,7 +174,7 @@ fn numbers_signs_and_raw_text_are_printed_as_python_prints_them() {
     }
 }
 
-/// Texts, and what Jinja2 refuses (`fixtures/make_jinja.py`).
+/// Texts and errors of Jinja2 (`fixtures/make_jinja.py`).
 #[test]
 fn expressions_are_rendered_as_jinja2_renders_them() {
     let fixture = fixture("jinja.json");
@@ -192,7 +192,7 @@ fn expressions_are_rendered_as_jinja2_renders_them() {
 }
 
 #[test]
-fn a_template_that_cannot_be_rendered_says_why() {
+fn a_template_error_gives_the_reason() {
     for (jinja, said) in [
         ("{{ raise_exception('no system message') }}", "no system message"),
         ("{% if %}", "chat template"),
@@ -216,7 +216,7 @@ fn a_template_that_cannot_be_rendered_says_why() {
     }
 }
 
-/// Folders of every make, each text as AutoTokenizer cuts it.
+/// Folders of every kind; each text has AutoTokenizer's tokens.
 #[test]
 fn folders_are_read_as_transformers_reads_them() {
     let fixture = fixture("folders.json");
@@ -229,7 +229,7 @@ fn folders_are_read_as_transformers_reads_them() {
             fs::write(folder.path().join(file), &contents[at.as_u64().expect("a number") as usize]).expect("written");
         }
         let vocabulary = Vocabulary::load(folder.path()).unwrap_or_else(|error| panic!("{name}: {error:#}"));
-        // What is written again is read the same.
+        // Written and read again, it is equal.
         let copy = tempfile::tempdir().expect("a folder");
         vocabulary.save(copy.path()).expect("saved");
         fs::copy(folder.path().join("config.json"), copy.path().join("config.json")).expect("copied");
@@ -260,9 +260,9 @@ fn bytes(content: &Value) -> Vec<u8> {
     out
 }
 
-/// As transformers has it: beside a tokenizer.model alone the map's further tokens are none, the configuration's are.
+/// As in transformers: with only a tokenizer.model, the configuration's additional tokens count and the map's do not.
 #[test]
-fn further_tokens_beside_a_tokenizer_model_are_those_of_the_configuration() {
+fn additional_tokens_with_a_tokenizer_model_come_from_the_configuration() {
     let fixture = fixture("folders.json");
     let contents: Vec<Vec<u8>> = fixture["contents"].as_array().expect("contents").iter().map(bytes).collect();
     let read = |map: Value, more: Option<&str>| {
@@ -285,7 +285,7 @@ fn further_tokens_beside_a_tokenizer_model_are_those_of_the_configuration() {
 }
 
 #[test]
-fn a_text_that_begins_with_bos_gets_none_again() {
+fn a_text_with_bos_gets_no_second_one() {
     let folder = folder(&json!({ "bos_token": "<s>" }));
     let path = folder.path().join("tokenizer.json");
     let mut file: Value = serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");
@@ -305,7 +305,7 @@ fn a_text_that_begins_with_bos_gets_none_again() {
 }
 
 #[test]
-fn a_named_token_that_is_none_is_put_behind_the_last() {
+fn an_unknown_named_token_is_appended() {
     let folder = folder(&json!({ "pad_token": "<|PAD_TOKEN|>", "bos_token": "<gone>", "unk_token": "<unk>" }));
     let full = Vocabulary::load(folder.path()).expect("opens");
     assert_eq!(full.pad().map(|id| id as usize), Some(full.size() - 1), "as transformers does");

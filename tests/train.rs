@@ -1,4 +1,4 @@
-//! `train` as a user runs it: every phase of `smoke`, killed and resumed, refused settings.
+//! `train` as a user runs it: every phase of `smoke`, kill and resume, invalid settings.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,16 +15,16 @@ use crate::common::programs::text_of;
 const PHASES: &str = "base text_cot_grpo boundary sft grpo brevity no_cot icot pause coconut coconut_pause coconut_no_thought \
     coconut_no_curriculum simcot codi codi_fixed colar swireasoning soft_thinking soft_grpo hrpo_start hrpo latent_sft latent_grpo \
     fixed_embedding";
-/// Those without training.
+/// Methods without training.
 const TRAINING_FREE: [&str; 3] = ["swireasoning", "soft_thinking", "hrpo_start"];
-/// Those that train more than the decoder.
+/// Methods that train more than the decoder.
 const WITH_HEADS: [&str; 4] = ["codi", "colar", "hrpo_start", "hrpo"];
 
 fn phases() -> impl Iterator<Item = &'static str> {
     PHASES.split_whitespace()
 }
 
-/// What a phase's `result.json` holds of its evaluation.
+/// Evaluation in a phase's `result.json`.
 fn accuracy_of(out: &Path, phase: &str) -> f64 {
     let text = std::fs::read_to_string(out.join(phase).join("result.json")).expect("a result");
     let result: serde_json::Value = serde_json::from_str(&text).expect("JSON");
@@ -37,7 +37,7 @@ fn train(out: &Path) -> Command {
 
 fn train_on(out: &Path, threads: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
-    // Checkpoints often, so that a kill lands between two of them.
+    // Frequent checkpoints, so that kills occur between two of them.
     command.args(["--preset", "smoke", "--method", "all", "--threads", threads, "--set", "checkpoint.every=7"]);
     // A window that survives a kill, and an intermediate checkpoint.
     command.args(["--set", "grpo.early_stop_window=2", "--set", "grpo.keep_every=2", "--out"]).arg(out);
@@ -57,7 +57,7 @@ fn weights(out: &Path) -> Vec<Vec<u8>> {
     phases().map(bytes).collect()
 }
 
-/// A finished run that nothing disturbed, and how long it took: trained once, and only read by tests.
+/// A finished, uninterrupted run and its duration: trained once, and only read by tests.
 fn undisturbed() -> &'static (PathBuf, Duration) {
     static RUN: OnceLock<(PathBuf, Duration)> = OnceLock::new();
     RUN.get_or_init(|| {
@@ -70,8 +70,8 @@ fn undisturbed() -> &'static (PathBuf, Duration) {
     })
 }
 
-/// Kills a run, resumes it, and so on until it is finished; how many kills that were. Each life is a little longer than the
-/// last, so that every part of the run is interrupted somewhere; the first is a fraction of a whole run, however fast the machine.
+/// Kills and resumes a run until it is finished. Returns the number of kills. Each life is a little longer than the last, so that
+/// kills reach every part of the run; the first is a fixed fraction of a whole run.
 fn killed_until_finished(out: &Path, whole_time: Duration, first: Duration) -> usize {
     for life in 0..60 {
         let mut command = train(out);
@@ -96,7 +96,7 @@ fn killed_until_finished(out: &Path, whole_time: Duration, first: Duration) -> u
     panic!("{}: not finished after 60 kills", out.display());
 }
 
-/// Weights first, because they say which phase it was.
+/// Compares weights first, because their path names the phase.
 fn assert_undamaged(whole: &Path, broken: &Path, kills: usize) {
     for (phase, (a, b)) in phases().zip(weights(whole).iter().zip(&weights(broken))) {
         assert!(a == b, "{phase}: weights differ after {kills} kills");
@@ -110,7 +110,7 @@ fn killed_and_resumed_is_bit_identical_to_uninterrupted() {
     let (whole, whole_time) = undisturbed();
     let broken = temp.path().join("broken");
     let kills = killed_until_finished(&broken, *whole_time, *whole_time / 10);
-    assert!(kills >= 3, "only {kills} kills: the test would show nothing");
+    assert!(kills >= 3, "only {kills} kills: the test is vacuous");
     println!("killed {kills} times");
     assert_undamaged(whole, &broken, kills);
 }
@@ -123,9 +123,9 @@ fn two_hundred_kills_at_any_moment_cost_nothing() {
     let (mut kills, mut runs) = (0, 0);
     while kills < 200 {
         let broken = temp.path().join(format!("broken-{runs}"));
-        // Other moments in every run.
+        // Different moments in every run.
         let in_this = killed_until_finished(&broken, *whole_time, *whole_time / 10 + *whole_time / 170 * (runs % 17));
-        assert!(in_this > 0, "nothing was killed in run {runs}");
+        assert!(in_this > 0, "no kill in run {runs}");
         assert_undamaged(whole, &broken, in_this);
         std::fs::remove_dir_all(&broken).expect("removed");
         (kills, runs) = (kills + in_this, runs + 1);
@@ -168,7 +168,7 @@ fn smoke_leaves_every_artefact() {
         assert!(card.contains(part), "`{part}` is not in {card}");
     }
     assert!(!card.contains(out.to_str().expect("a path")), "a folder of this machine: {card}");
-    // The invariant of GRPO's first inner epoch, as logged by the run itself.
+    // The invariant of GRPO's first inner epoch, from the run's log.
     for phase in ["grpo", "soft_grpo", "hrpo", "latent_grpo"] {
         let rows = switchyard::store::read_flat(&out.join(phase).join("metrics.parquet")).expect("rows");
         let drift = rows.iter().filter_map(|r| r.get("drift")?.as_f64()).fold(0.0, f64::max);
@@ -177,17 +177,17 @@ fn smoke_leaves_every_artefact() {
         let learnt = rows.iter().any(|r| r.get("grad_norm").and_then(|n| n.as_f64()).is_some_and(|norm| norm > 0.0));
         assert!(learnt, "{phase}: no group with variance");
     }
-    // Whoever opens a checkpoint decodes it as `train` did: text, with the recurrence, with a fixed embedding.
+    // A checkpoint decodes as in `train`: as text, with the recurrence, or with a fixed embedding.
     for phase in phases() {
         let study = switchyard::study::Study::open(out, phase, None, 0).expect("a checkpoint");
         let (scores, _) = study.decoded().expect("decodes");
         assert_eq!(scores.accuracy.value, accuracy_of(out, phase), "{phase}: `train` and `probe` disagree");
     }
-    // A second run into the same folder is refused.
+    // A second run into the same folder is an error.
     let again = train(out).output().expect("train runs");
     assert_eq!(again.status.code(), Some(2));
     assert!(text_of(&again).contains("--resume"), "{}", text_of(&again));
-    // So is going on with another number of threads: its results would be another's.
+    // So is a resume with another number of threads, which would change the results.
     let other = train_on(out, "3").arg("--resume").output().expect("train runs");
     assert_eq!(other.status.code(), Some(2));
     let (said, parts) = (text_of(&other), ["threads was 2, now 3", "--threads", "manifest.json"]);
@@ -239,7 +239,7 @@ fn bad_settings_are_refused_by_name_before_any_work() {
 }
 
 #[test]
-fn a_base_taken_over_is_the_base_that_would_be_trained() {
+fn a_reused_base_equals_a_trained_one() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let folder = |name: &str| temp.path().join(name);
     let finished = |out: &Path, args: &[&str]| {
@@ -247,7 +247,7 @@ fn a_base_taken_over_is_the_base_that_would_be_trained() {
         assert!(output.status.success(), "{}", text_of(&output));
     };
     finished(&folder("own"), &["--only", "base,coconut"]);
-    // A summary covers the whole folder, whatever the last command trained.
+    // The summary covers the whole folder, not only the last command's phases.
     let summary = std::fs::read(folder("own").join("summary.csv")).expect("a summary");
     finished(&folder("own"), &["--only", "base", "--resume"]);
     assert_eq!(std::fs::read(folder("own").join("summary.csv")).expect("a summary"), summary);
@@ -271,9 +271,9 @@ fn a_base_taken_over_is_the_base_that_would_be_trained() {
     }
 }
 
-/// A branch is the run that would have been trained under its settings, bit for bit; its manifest names the origin of each phase.
+/// A branch equals a run trained with its settings, bit for bit; its manifest names the origin of each phase.
 #[test]
-fn a_branch_takes_over_what_is_the_same_and_trains_the_rest() {
+fn a_branch_reuses_equal_phases_and_trains_the_rest() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let folder = |name: &str| temp.path().join(name);
     let short = |name: &str, args: &[&str]| {
@@ -298,7 +298,7 @@ fn a_branch_takes_over_what_is_the_same_and_trains_the_rest() {
         let manifest: serde_json::Value = serde_json::from_slice(&of(name, "manifest.json")).expect("JSON");
         manifest["taken"].as_object().map(|all| all.keys().cloned().collect()).unwrap_or_default()
     };
-    // Another start inside phase 2, another learning rate, another budget of visible tokens: each as if trained alone.
+    // Another start inside phase 2, another learning rate, another budget of visible tokens: each equals a separate run.
     let branches = [
         ("same", "grpo.from_step=2 grpo.keep_every=1", "base annotate boundary sft grpo_start grpo"),
         ("start", "grpo.from_step=4", "base annotate boundary sft"),
@@ -328,7 +328,7 @@ fn a_branch_takes_over_what_is_the_same_and_trains_the_rest() {
     assert!(
         of("same", "grpo_step1/checkpoint/model.safetensors") == of("trunk", "grpo_step1/checkpoint/model.safetensors")
     );
-    // Up to the named phase, and no farther; a branch of a branch says where its phases were trained.
+    // Only up to the named phase; a branch of a branch names where its phases were trained.
     let rate = folder("rate").display().to_string();
     finished("again", &["--set", "grpo.from_step=2", "--from", &rate, "--phase", "boundary"]);
     assert_eq!(taken("again"), ["base", "annotate", "boundary"]);
@@ -351,10 +351,10 @@ fn a_branch_takes_over_what_is_the_same_and_trains_the_rest() {
     }
 }
 
-/// GRPO from the end of a stage, named or the best on validation problems, with every stage a run of its own; then a round for brevity
-/// with thresholds from the lengths of its start, and a word on the term of the reward that never varied.
+/// GRPO from the end of a stage (named, or the best on validation problems), with every stage a separate run; then a round for brevity
+/// with thresholds from its start's lengths, and a warning about a constant reward term.
 #[test]
-fn grpo_starts_from_a_stage_and_brevity_from_what_grpo_left() {
+fn grpo_starts_from_a_stage_and_brevity_from_grpo() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let run = |name: &str, args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
@@ -401,9 +401,9 @@ fn grpo_starts_from_a_stage_and_brevity_from_what_grpo_left() {
     }
 }
 
-/// Fine-tuning against monitors needs a task with a covert value; its weight changes what is learnt.
+/// Fine-tuning against monitors needs a task with a covert value; its weight changes the checkpoint.
 #[test]
-fn evasion_trains_on_the_organism_alone() {
+fn evasion_trains_only_on_the_organism() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let run = |name: &str, args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
@@ -432,7 +432,7 @@ fn evasion_trains_on_the_organism_alone() {
 
 #[cfg(unix)]
 #[test]
-fn an_evaluation_cut_short_leaves_no_result_and_is_done_again() {
+fn an_interrupted_evaluation_leaves_no_result_and_is_repeated() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let (whole, broken) = (temp.path().join("whole"), temp.path().join("broken"));
     let only: Vec<&str> =
@@ -441,7 +441,7 @@ fn an_evaluation_cut_short_leaves_no_result_and_is_done_again() {
             .collect();
     assert!(train(&whole).args(&only).output().expect("train runs").status.success());
     let mut interrupted = 0;
-    // The evaluation begins when the checkpoint is written; the signal a little later each time.
+    // The evaluation starts once the checkpoint is written; the signal comes a little later each time.
     for life in 0..10 {
         let mut command = train(&broken);
         command.args(&only).stdout(Stdio::null()).stderr(Stdio::null());
@@ -453,7 +453,7 @@ fn an_evaluation_cut_short_leaves_no_result_and_is_done_again() {
             std::thread::sleep(Duration::from_millis(2));
         }
         std::thread::sleep(Duration::from_millis(40 * life));
-        // A suite that runs in the background hands on SIGINT as ignored: such a run ends as if undisturbed.
+        // A test suite in the background inherits an ignored SIGINT: such a run is not interrupted.
         let signal = if life % 2 == 0 { "-TERM" } else { "-INT" };
         Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill runs");
         let status = child.wait().expect("its end");
@@ -461,17 +461,17 @@ fn an_evaluation_cut_short_leaves_no_result_and_is_done_again() {
             if interrupted > 0 {
                 break;
             }
-            // On a busy machine the first signal came too late: again from the start.
+            // On a busy machine the first signal may be too late: restart.
             std::fs::remove_dir_all(&broken).expect("removed");
             continue;
         }
-        // No code: the signal came before the program had started to listen for it.
+        // No code: the signal came before the program installed its handler.
         if status.code().is_some() {
-            assert_eq!(status.code(), Some(130), "a run that was stopped says so");
+            assert_eq!(status.code(), Some(130), "a stopped run prints that");
             interrupted += 1;
         }
     }
-    assert!(interrupted > 0, "no evaluation was interrupted: the test would show nothing");
+    assert!(interrupted > 0, "no evaluation was interrupted: the test is vacuous");
     println!("{interrupted} evaluations were interrupted");
     assert!(train(&broken).args(&only).arg("--resume").output().expect("train runs").status.success());
     assert_eq!(accuracy_of(&broken, "base"), accuracy_of(&whole, "base"));
@@ -493,7 +493,7 @@ fn several_processes_without_mpi_are_refused() {
     assert!(!out.exists());
 }
 
-/// Every combination is a run of its own; those of one seed share a base; the table counts seeds, and nothing is trained twice.
+/// Every combination is a separate run; runs of one seed share a base; the table counts seeds, and nothing is trained twice.
 #[test]
 fn a_sweep_trains_every_combination_from_shared_bases_and_resumes() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -506,7 +506,7 @@ fn a_sweep_trains_every_combination_from_shared_bases_and_resumes() {
     };
     let first = sweep(&[]);
     assert!(first.status.success(), "{}", text_of(&first));
-    // The second batch size takes over the base of its seed.
+    // The second batch size reuses its seed's base.
     assert_eq!(text_of(&first).matches("base: reused from").count(), 2, "{}", text_of(&first));
     let rows: Vec<SweepRow> = read(&out.join("sweep.parquet")).expect("rows");
     let of = |point: &str, phase: &str| -> Vec<&SweepRow> {
@@ -523,7 +523,7 @@ fn a_sweep_trains_every_combination_from_shared_bases_and_resumes() {
     assert!(table.contains("| icot.batch=4 | icot |") && table.contains("n=2"), "{table}");
 
     assert!(text_of(&sweep(&[])).contains("has a sweep already"));
-    // One run is lost: it alone is trained again.
+    // One run is lost: only that one is trained again.
     let lost = out.join("icot.batch=4+seed=1");
     let before = std::fs::read(lost.join("icot/checkpoint/model.safetensors")).expect("weights");
     std::fs::remove_dir_all(&lost).expect("removed");

@@ -1,4 +1,4 @@
-"""What is sent to a program, what is refused before, and what is said of a program that ends. A script stands for `probe`."""
+"""Requests sent to a program, errors before sending, and errors when a program ends. A script replaces `probe`."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from switchyard import running
 from switchyard.running import changes, ended, flags_of
 
 HOOK = "blocks.1.hook_resid_post@pos[0]"
-# Answers `lens` by what it was asked; the prompt says what else it does.
+# Answers `lens` with the request; some prompts trigger a fault.
 SCRIPT = """#!%s
 import json, os, sys, time
 print("model: loaded; one request per line", file=sys.stderr, flush=True)
@@ -28,7 +28,7 @@ for line in sys.stdin:
     if prompt == "slow":
         time.sleep(0.4)
     elif prompt == "noise":
-        print("a word of its own", flush=True)
+        print("a stray line", flush=True)
     elif prompt == "abort":
         os.abort()
     elif prompt == "half":
@@ -44,7 +44,7 @@ class TooLong(Exception):
 
 @contextlib.contextmanager
 def interrupted(error):
-    """Raises an error in the middle of what takes longer than a tenth of a second."""
+    """Raises an error after a tenth of a second."""
 
     def handler(*_):
         raise error
@@ -79,19 +79,19 @@ class Asking(unittest.TestCase):
         model = self.load()
         for ids in (np.array([3, 5]), [np.int64(3), np.uint8(5)], range(3, 6, 2), (3, 5)):
             self.assertEqual(self.sent(model, ids, top=np.int64(2)), {"do": "lens", "prompt": [3, 5], "top": 2, "hooks": []})
-        asked = (model.lens, model.generate, lambda ids: model.cache(ids, "hook_embed"), lambda ids: model.probe(ids, ["a"]))
-        for ask in (*asked, lambda ids: sy.run("model", ids, probe=self.script)):
+        calls = (model.lens, model.generate, lambda ids: model.cache(ids, "hook_embed"), lambda ids: model.probe(ids, ["a"]))
+        for call in (*calls, lambda ids: sy.run("model", ids, probe=self.script)):
             for ids in ([1.0, 2], [True, 2], np.array([1.5]), np.array([True]), [2, "1"], [3, None]):
                 with self.assertRaisesRegex(TypeError, "a token id is a whole number, found"):
-                    ask(ids)
+                    call(ids)
             with self.assertRaisesRegex(ValueError, "between 0 and 4294967295, found -1"):
-                ask(np.array([1, -1]))
+                call(np.array([1, -1]))
             for nothing in (None, b"ab", 5, {"a": 1}):
                 with self.assertRaisesRegex(TypeError, "a prompt is text or a list of token ids"):
-                    ask(nothing)
+                    call(nothing)
         self.assertEqual(self.sent(model, "still here")["prompt"], "still here")
 
-    def test_what_is_not_finite_is_refused_by_its_name(self):
+    def test_numbers_that_are_not_finite_are_errors_by_name(self):
         model = self.load()
         for bad in (float("nan"), np.float32("inf"), np.array(-np.inf)):
             found = f"must be a finite number, found {float(bad)}"
@@ -115,11 +115,11 @@ class Asking(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, "seed must be a number, a text or a list of them, found <object"):
             model.generate("a", seed=object())
 
-    def test_a_bare_array_is_told_what_to_use(self):
+    def test_the_error_for_a_bare_array_names_swap(self):
         model = self.load()
         for bare, found in ((np.zeros(64), "a bare ndarray"), ([1.0, 2.0], "a bare list"), (2.0, "2.0")):
             for ask in (model.generate, model.lens, lambda *given, **hooks: sy.run("model", *given, probe=self.script, **hooks)):
-                with self.assertRaisesRegex(TypeError, rf"pos\[0\]: {found} is no change; use swap\(array\)"):
+                with self.assertRaisesRegex(TypeError, rf"pos\[0\]: {found} is not a change; use swap\(array\)"):
                     ask("a", hooks={HOOK: bare})
         for bare in (np.zeros(3), [("hook_embed", "zero")], sy.scale(2)):
             with self.assertRaisesRegex(TypeError, "hooks must be lines HOOK=CHANGE or a dictionary of changes by hook, found a"):
@@ -129,7 +129,7 @@ class Asking(unittest.TestCase):
         self.assertEqual(changes(lines[0], ""), lines[:1])
         self.assertEqual(changes({"blocks.2.hook_out": "rotate:30"}, ""), ["blocks.2.hook_resid_post=rotate:30"])
 
-    def test_arrays_that_float32_cannot_hold_are_refused(self):
+    def test_arrays_beyond_float32_are_errors(self):
         masked = np.ma.masked_array([1.0, 99.0], mask=[False, True])
         with tempfile.TemporaryDirectory() as folder:
             for make in (sy.swap, sy.add, lambda array: sy.save(Path(folder) / "x", {"hook_embed": array})):
@@ -147,13 +147,14 @@ class Asking(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, r"labels\[1\] is missing"):
             model.probe(["a", "b"], ["x", None])
 
-    def test_the_program_of_the_checkout_around_is_found(self):
+    def test_the_program_of_the_enclosing_checkout_is_found(self):
         here, around = os.getcwd(), Path(self.script).parent / "checkout"
         (around / "python/src/switchyard").mkdir(parents=True)
         (around / "target/debug").mkdir(parents=True)
         (around / "docs").mkdir()
         self.script.rename(around / "target/debug/probe")
-        with unittest.mock.patch.dict(os.environ, PATH="/usr/bin:/bin"):
+        elsewhere = unittest.mock.patch.object(running, "__file__", str(around / "docs/a/b/c/running.py"))
+        with unittest.mock.patch.dict(os.environ, PATH="/usr/bin:/bin"), elsewhere:
             for name in ("SWITCHYARD_PROBE", "CARGO_TARGET_DIR"):
                 os.environ.pop(name, None)
             try:
@@ -161,20 +162,19 @@ class Asking(unittest.TestCase):
                 found = running.program(None)
             finally:
                 os.chdir(here)
-        if not (running.Path(running.__file__).resolve().parents[3] / "target/debug/probe").is_file():
-            self.assertEqual(found, [str((around / "target/debug/probe").resolve())])
+        self.assertEqual(found, [str((around / "target/debug/probe").resolve())])
 
     def test_flags_are_plain(self):
         flags = {"k_min": np.int64(0), "ignore_eos": np.bool_(True), "chat": False, "top_p": np.float64(0.5), "adapter": Path("a")}
         self.assertEqual(flags_of({**flags, "seed": None}), ["--k-min=0", "--ignore-eos", "--top-p=0.5", "--adapter=a"])
 
-    def test_a_program_that_ends_is_named_with_its_error(self):
+    def test_the_error_of_a_program_that_ends(self):
         half = "ended with code 1: error: the disk is full\n.*tip"
         for prompt, message in (("abort", "was ended by the signal SIGABRT$"), ("half", half)):
             with self.load() as model:
-                for asked in (prompt, "again"):
+                for text in (prompt, "again"):
                     with self.assertRaisesRegex(RuntimeError, rf"(?s)^the program {message}"):
-                        model.lens(asked)
+                        model.lens(text)
                 self.assertTrue(model.about)
             model.close()
         with self.assertRaisesRegex(RuntimeError, "^the program ended with code 1: error: not today$"):
@@ -184,7 +184,7 @@ class Asking(unittest.TestCase):
             self.assertEqual(ended(127, f"so far, no error\n{error}\n"), f"the program ended with code 127: {error}")
         self.assertEqual(ended(-63, ""), "the program was ended by the signal 63")
 
-    def test_an_interrupted_request_leaves_no_answer_behind(self):
+    def test_an_interrupted_request_ends_the_session(self):
         for error in (KeyboardInterrupt, TooLong, TimeoutError, ValueError):
             with self.load() as model:
                 with interrupted(error), self.assertRaises(error):
@@ -192,15 +192,15 @@ class Asking(unittest.TestCase):
                 with self.assertRaisesRegex(RuntimeError, "ended because a request was interrupted: load the model again"):
                     model.lens("the next")
 
-    def test_what_is_no_answer_is_shown(self):
+    def test_an_invalid_answer_is_shown(self):
         with self.load() as model:
-            with self.assertRaisesRegex(RuntimeError, "no answer of the program `probe`: 'a word of its own'"):
+            with self.assertRaisesRegex(RuntimeError, "not an answer of the program `probe`: 'a stray line'"):
                 model.lens("noise")
-            with self.assertRaisesRegex(RuntimeError, "ended because it gave no answer"):
+            with self.assertRaisesRegex(RuntimeError, "ended because it sent an invalid answer"):
                 model.lens("the next")
         for program in ("/bin/echo", "/bin/true"):
             for call in (sy.load, lambda *given, **more: sy.run(*given, "a", **more)):
-                with self.subTest(program), self.assertRaisesRegex(RuntimeError, "no answer of|ended with code 0"):
+                with self.subTest(program), self.assertRaisesRegex(RuntimeError, "not an answer of|ended with code 0"):
                     call("model", probe=program)
 
 

@@ -27,7 +27,7 @@ def has(*modules):
 
 
 class Laboratory(unittest.TestCase):
-    def test_the_weights_are_those_of_the_file(self):
+    def test_the_weights_equal_the_file(self):
         data, weights = laboratory.page_data(RUN, problems=["<bos> " + QUESTION], phases=["sft"])
         (run,) = data["runs"]
         self.assertEqual((run["problems"], run["modulus"], len(run["models"])), ([QUESTION], 7, 1))
@@ -41,8 +41,8 @@ class Laboratory(unittest.TestCase):
             at += size
         self.assertEqual(at, floats.size)
 
-    def test_what_is_missing_is_named(self):
-        for wrong, said in (
+    def test_missing_files_are_named(self):
+        for wrong, message in (
             (dict(run=RUN), "problems="),
             (dict(run=RUN, problems=[QUESTION], phases=["ppo"]), "ppo"),
             (dict(run=ROOT / "python", problems=[QUESTION]), "checkpoint"),
@@ -50,10 +50,10 @@ class Laboratory(unittest.TestCase):
         ):
             with self.assertRaises(ValueError) as caught:
                 laboratory.page_data(**wrong)
-            self.assertIn(said, str(caught.exception))
+            self.assertIn(message, str(caught.exception))
 
     @unittest.skipUnless(shutil.which("node"), "no Node.js")
-    def test_the_script_is_a_module_that_answers(self):
+    def test_the_script_is_a_module_that_decodes(self):
         data, weights = laboratory.page_data(RUN, problems=[QUESTION], phases=["sft"])
         ask = f"""
         const run = {json.dumps(data["runs"][0])}, planes = fromPlanes(await inflate({weights["sft"]!r}));
@@ -68,7 +68,7 @@ class Laboratory(unittest.TestCase):
             done = subprocess.run(["node", os.fspath(module)], capture_output=True, text=True, check=False)
         self.assertEqual((done.stdout.split(), done.stderr), (["2", "2"], ""))
 
-    def test_the_widget_is_one_where_anywidget_is_there(self):
+    def test_the_widget_has_the_data(self):
         try:
             import anywidget  # noqa: F401
         except ImportError:
@@ -79,42 +79,42 @@ class Laboratory(unittest.TestCase):
 
 
 class Notebooks(unittest.TestCase):
-    """Every cell of the examples, where what they need is there."""
+    """Runs every cell of the examples, if their packages are installed."""
 
     def run_cells(self, name):
         notebook = json.loads((ROOT / "python" / "examples" / f"{name}.ipynb").read_text(encoding="utf-8"))
         cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
         for cell in cells:
             self.assertEqual((cell["outputs"], cell["execution_count"]), ([], None), "outputs are stripped")
-        names, said = {}, io.StringIO()
-        with contextlib.redirect_stdout(said):
+        names, output = {}, io.StringIO()
+        with contextlib.redirect_stdout(output):
             for cell in cells:
                 exec("".join(cell["source"]), names)  # noqa: S102: our own notebook
-        return names, said.getvalue()
+        return names, output.getvalue()
 
     @unittest.skipUnless(has("polars", "anywidget"), "polars or anywidget is not there")
     def test_a_first_look(self):
-        names, said = self.run_cells("first_look")
+        names, output = self.run_cells("first_look")
         self.assertEqual(len(names["laboratory"].data["runs"][0]["problems"]), 24)
-        self.assertIn("latent steps of each block: [5, 5]", said)
+        self.assertIn("latent steps of each block: [5, 5]", output)
 
     @unittest.skipUnless(has("polars"), "polars is not there")
     def test_known_values(self):
-        names, said = self.run_cells("known_values")
-        self.assertGreaterEqual(names["hits"], 6, said)
+        names, output = self.run_cells("known_values")
+        self.assertGreaterEqual(names["hits"], 6, output)
 
     @unittest.skipUnless(has("polars"), "polars is not there")
-    def test_a_method_of_ones_own(self):
-        names, said = self.run_cells("own_method")
-        self.assertEqual(names["kept"][64], 8, said)
+    def test_an_own_method(self):
+        names, output = self.run_cells("own_method")
+        self.assertEqual(names["kept"][64], 8, output)
 
     def test_a_live_session(self):
-        names, said = self.run_cells("live_session")
+        names, output = self.run_cells("live_session")
         self.assertEqual(names["lens"].tokens[0], "<bos>")
         self.assertAlmostEqual(names["heat"].values[0].max(), 1.0, places=2)
         modes = {row["mode"]: row for row in names["done"]}
         self.assertLess(modes["zero"]["accuracy.value"], modes["normal"]["accuracy.value"])
-        self.assertGreater(names["known"]["hit_rate.low"], names["known"]["chance.value"], said)
+        self.assertGreater(names["known"]["hit_rate.low"], names["known"]["chance.value"], output)
         self.assertEqual(len(names["start"]), 4)
         self.assertGreater(len(set(names["texts"])), 1)
 

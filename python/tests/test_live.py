@@ -1,4 +1,4 @@
-"""A loaded model that is asked many times. Needs the build of `probe`."""
+"""Many calls of one loaded model. Needs the build of `probe`."""
 
 import datetime
 import decimal
@@ -28,19 +28,19 @@ class Live(unittest.TestCase):
     def tearDownClass(cls):
         cls.model.close()
 
-    def test_it_says_what_a_process_of_its_own_says(self):
+    def test_a_session_answers_as_a_separate_process(self):
         hooks = {"latent.hook_injected@latent[1,1]": sy.scale(0.5)}
         once, live = sy.run(MODEL, PROMPT, hooks=hooks), self.model.generate(PROMPT, hooks=hooks)
         self.assertEqual((live.text, live.tokens, live.trace), (once.text, once.tokens, once.trace))
         self.assertEqual(live.hooks, once.hooks)
-        # A change is of one request only.
+        # A change applies to one request only.
         self.assertEqual(self.model.generate(PROMPT).text, sy.run(MODEL, PROMPT).text)
 
-    def test_a_batch_is_its_rows(self):
+    def test_a_batch_equals_separate_calls(self):
         both = self.model.generate([PROMPT, OTHER], record="latent.hook_injected")
         alone = [self.model.generate(PROMPT, record="latent.hook_injected"), self.model.generate(OTHER)]
         self.assertEqual([run.text for run in both], [run.text for run in alone])
-        # Each run has its own row, without the positions of longer ones.
+        # Each run has its row, without the positions of longer rows.
         for run in both:
             self.assertEqual(len(run.activations.ids), 1)
             steps = run.activations.at("latent.hook_injected", "latent[*,*]")
@@ -57,9 +57,9 @@ class Live(unittest.TestCase):
         np.testing.assert_allclose(one, first, atol=1e-5)
 
     def test_warnings_are_pythons_and_errors_name_the_setting(self):
-        for ask in (self.model.generate, self.model.lens, lambda prompt: sy.run(MODEL, prompt)):
+        for call in (self.model.generate, self.model.lens, lambda prompt: sy.run(MODEL, prompt)):
             with self.assertWarnsRegex(UserWarning, "without a token in this model") as caught:
-                ask("<bos> a=5 ; ? a :")
+                call("<bos> a=5 ; ? a :")
             self.assertEqual(Path(caught.filename).name, Path(__file__).name)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -70,7 +70,7 @@ class Live(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "^top: "):
             self.model.lens(PROMPT, top=1.5)
 
-    def test_copies_of_a_prompt_are_no_evidence(self):
+    def test_repeated_prompts_count_once(self):
         prompts = [f"<bos> a = {i % 7} ; h = a + {i // 7} ; ? h :" for i in range(14)]
         labels = ["even" if i % 2 else "odd" for i in range(14)]
         hook = "blocks.0.hook_resid_post"
@@ -81,19 +81,19 @@ class Live(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, '"rare" has 2 different prompts'):
             self.model.probe(prompts, rare, hook)
 
-    def test_a_forked_child_is_refused(self):
+    def test_a_forked_child_gets_an_error(self):
         if not hasattr(os, "fork"):
             self.skipTest("no fork here")
         before, (read, write) = self.model.generate(PROMPT).text, os.pipe()
         child = os.fork()
         if child == 0:
-            said = b"answered"
+            reply = b"answered"
             try:
                 self.model.generate(PROMPT)
             except RuntimeError as error:
-                said = str(error).encode()
+                reply = str(error).encode()
             self.model.close()
-            os.write(write, said)
+            os.write(write, reply)
             os._exit(0)
         os.waitpid(child, 0)
         self.assertIn(b"loaded in another process", os.read(read, 1000))
@@ -110,11 +110,12 @@ class Live(unittest.TestCase):
             for a, b in ((1, 2), (3, 4))
         ]
         self.assertEqual(self.model.pairs(polars.DataFrame(pairs)), self.model.pairs(pairs))
-        for given, found in (("pairs", None), ({"clean": "a"}, "found one dict"), (["a"], "record 0 is a str")):
-            if found:
-                with self.assertRaisesRegex(TypeError, found):
-                    self.model.pairs(given)
-        # Dates and missing values of columns that nothing reads.
+        for given, found in (({"clean": "a"}, "found one dict"), (["a"], "record 0 is a str")):
+            with self.assertRaisesRegex(TypeError, found):
+                self.model.pairs(given)
+        with self.assertRaisesRegex(ValueError, "no patches of resid"):
+            sy.Pairs().heatmap()
+        # Dates and missing values in unused columns.
         problems = [{"question": f"a = {a} ; h = a + 4 ; ? h :", "answer": str((a + 4) % 7)} for a in (1, 2)]
         rows = self.model.intervene(problems, modes=["zero"])
         more = {"when": datetime.date(2026, 11, 29), "cost": decimal.Decimal("1.5")}
@@ -125,7 +126,7 @@ class Live(unittest.TestCase):
             frame = pandas.DataFrame([{**problems[0], "note": "x"}, {**problems[1], "subject": None, "score": 0.5}])
             self.assertEqual(self.model.intervene(frame, modes=["zero"]), rows)
 
-    def test_the_lens_ends_in_what_the_model_says(self):
+    def test_the_last_layer_of_the_lens_is_the_model(self):
         lens = self.model.lens(OTHER, top=3)
         cache = self.model.cache(OTHER, "blocks.*.hook_resid_post", logits=True)
         logits = cache["logits"][0].astype("f8")
@@ -142,14 +143,14 @@ class Live(unittest.TestCase):
         with self.assertRaisesRegex(IndexError, "no layer 14: this lens reads blocks.0"):
             lens.top(14)
 
-    def test_a_lens_is_chosen(self):
+    def test_kinds_of_lens(self):
         texts = [PROMPT, OTHER]
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "lens.pt"
             fitted = self.model.lens(OTHER, kind="jacobian", fit=texts, skip=2, save=file)
             loaded = self.model.lens(OTHER, kind="jacobian", lens=file)
         logit = self.model.lens(OTHER)
-        # The last layer's states are the final ones; the others are carried there. The file has half precision.
+        # The last layer's states are final; the lens maps the others there. The file has half precision.
         self.assertEqual((fitted.read, fitted.layers[-1]), (logit.read, logit.layers[-1]))
         self.assertNotEqual(fitted.layers[0], logit.layers[0])
         self.assertAlmostEqual(fitted.top(0)[1], loaded.top(0)[1], places=2)
@@ -158,14 +159,14 @@ class Live(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "`tuned`, expected `logit` or `jacobian`"):
             self.model.lens(OTHER, kind="tuned")
 
-    def test_a_cache_of_texts_has_their_rows(self):
+    def test_a_cache_has_a_row_per_text(self):
         cache = self.model.cache([PROMPT, OTHER], ["blocks.1.hook_out@pos[2]"])
         name = "blocks.1.hook_resid_post@pos[2]"
         self.assertEqual(cache[name].shape[:2], (2, 1))
         whole = self.model.cache(PROMPT, "blocks.1.hook_resid_post")["blocks.1.hook_resid_post"]
         last = self.model.cache(PROMPT, "blocks.1.hook_resid_post@pos[-1]")["blocks.1.hook_resid_post@pos[-1]"]
         np.testing.assert_array_equal(last[0, 0], whole[0, -1])
-        # Of prompts of several lengths the last position of each, beside what is asked of all positions.
+        # Prompts of several lengths: the last position of each, together with hooks at all positions.
         texts = ["<bos> a", PROMPT, OTHER]
         names = ["blocks.1.hook_resid_post@pos[-1]", "blocks.*.attn.hook_pattern@pos[-2]", "hook_embed"]
         several = self.model.cache(texts, names, logits=True)
@@ -193,7 +194,7 @@ class Live(unittest.TestCase):
         states = self.model.cache(PROMPT, ["blocks.*.hook_resid_post", "blocks.0.ln1.hook_scale", "hook_embed"])
         self.assertIs(states["resid_post", -1], states[f"blocks.{states.layers - 1}.hook_resid_post"])
         self.assertIs(states["embed"], states["hook_embed"])
-        # One place of each hook, by the hook alone.
+        # A hook with one selection is found without it.
         placed = self.model.cache(texts, ["blocks.*.hook_resid_post@pos[-1]", "hook_embed@pos[0]", "hook_embed@pos[1]"])
         self.assertIs(placed["resid_post", -1], placed[f"blocks.{states.layers - 1}.hook_resid_post@pos[-1]"])
         self.assertNotIn("embed", placed)
@@ -201,7 +202,7 @@ class Live(unittest.TestCase):
         for missing in (("resid_post", -9), ("resid_pre", 0), "unembed"):
             self.assertNotIn(missing, states)
 
-    def test_an_error_is_the_programs_and_ends_nothing(self):
+    def test_a_session_survives_errors(self):
         with self.assertRaisesRegex(RuntimeError, "did you mean"):
             self.model.generate(PROMPT, hooks={"blocks.0.hook_resid_pots": "zero"})
         with self.assertRaisesRegex(RuntimeError, "outside the embedding"):
@@ -220,7 +221,7 @@ class Live(unittest.TestCase):
         heat = rows.heatmap()
         self.assertEqual(heat.values.shape, (self.model.about["layers"] + 1, 9))
         self.assertEqual((heat.places[3], heat.layers[:2]), ("position[3]", ["embedding", "blocks.0"]))
-        # The pairs differ there, and agree elsewhere.
+        # The pairs differ at position 3 and agree elsewhere.
         self.assertEqual((heat.tokens[1], heat.tokens[3]), ("a", "*"))
         self.assertNotIn("-0.00", heat._repr_html_())
         self.assertIn("blocks.0", repr(heat))
@@ -234,7 +235,7 @@ class Live(unittest.TestCase):
             with tempfile.TemporaryDirectory() as folder:
                 heat.save_png(Path(folder) / "heat.png")
                 self.assertEqual((Path(folder) / "heat.png").read_bytes()[:4], b"\x89PNG")
-        # What enters the network where the prompts differ is the whole difference.
+        # The embedding where the prompts differ has the whole effect.
         self.assertAlmostEqual(heat.values[0, heat.places.index("position[3]")], 1.0, places=3)
         self.assertIn("<table>", heat._repr_html_())
         self.assertEqual(len(rows.frame()), len(rows))
@@ -252,8 +253,8 @@ class Live(unittest.TestCase):
         self.assertFalse(np.array_equal(halved["resid_post", 1], scaled["resid_post", 1]))
         with self.assertRaisesRegex(ValueError, "returned shape"):
             self.model.generate(PROMPT, hooks={hook: lambda values: values[..., :1]})
-        for wrong, said in ((lambda values: None, "return the new value"), (lambda values: self.model.lens(OTHER), "another model"), (lambda values: 1 / 0, "division")):
-            with self.assertRaisesRegex((TypeError, RuntimeError, ZeroDivisionError), said):
+        for wrong, message in ((lambda values: None, "return the new value"), (lambda values: self.model.lens(OTHER), "another model"), (lambda values: 1 / 0, "division")):
+            with self.assertRaisesRegex((TypeError, RuntimeError, ZeroDivisionError), message):
                 self.model.generate(PROMPT, hooks={hook: wrong})
         places = []
 
@@ -275,7 +276,7 @@ class Live(unittest.TestCase):
         heat = self.model.patch(clean, corrupt, lambda logits: logits[-1, one] - logits[-1, two])
         self.assertEqual(heat.values.shape, (self.model.about["layers"], 9))
         self.assertEqual((heat.title, heat.places[3]), ("metric", "pos[3]"))
-        # Before the prompts differ nothing is restored; the last state is all of it.
+        # Positions before the difference restore nothing; the last state restores everything.
         np.testing.assert_allclose(heat.values[:, :3], 0.0, atol=1e-4)
         self.assertAlmostEqual(heat.values[-1, -1], 1.0, places=3)
         with self.assertRaisesRegex(ValueError, "no difference"):
@@ -305,7 +306,7 @@ class Live(unittest.TestCase):
         called = self.model.intervene(problems, hooks=more, like="micro")
         self.assertAlmostEqual(called[0]["changed.value"], scaled[1]["accuracy.value"])
 
-    def test_a_run_brings_its_recipe_and_problems(self):
+    def test_a_run_has_recipe_and_problems(self):
         problems = self.model.problems(40)
         self.assertEqual((len(problems), set(problems[0])), (40, {"id", "question", "answer", "solution", "steps"}))
         with sy.load(MODEL.parents[1], phase="sft") as model:
@@ -347,17 +348,17 @@ class Live(unittest.TestCase):
             self.assertEqual(rows[0][f"difference.{key}"], done[1][f"accuracy_change.{key}"])
         self.assertEqual({type(value) for value in rows[0].values()}, {str, int, float})
         self.assertLessEqual(rows[0]["difference.low"], rows[0]["difference.value"])
-        # A metric of one's own, of a change by its text.
-        asked = []
-        lengths = self.model.intervene(problems, n=3, hooks={hook: "zero"}, metric=lambda run, problem: asked.append(problem) or len(run.tokens))
-        self.assertEqual((lengths[0]["change"], len(asked)), ("zero", 6))
-        self.assertEqual(asked[0]["answer"], "4")
+        # A user's metric, and a change as a string.
+        graded = []
+        lengths = self.model.intervene(problems, n=3, hooks={hook: "zero"}, metric=lambda run, problem: graded.append(problem) or len(run.tokens))
+        self.assertEqual((lengths[0]["change"], len(graded)), ("zero", 6))
+        self.assertEqual(graded[0]["answer"], "4")
         with self.assertRaisesRegex(ValueError, "takes no modes"):
             self.model.intervene(problems, modes=["zero"], hooks={hook: zeroed})
         with self.assertRaisesRegex(RuntimeError, "never fire"):
             self.model.intervene(problems, hooks={"hook_embed@text[900]": zeroed}, like="micro")
 
-    def test_a_probe_reads_what_is_there(self):
+    def test_a_probe_reads_only_the_probed_position(self):
         prompts = [f"<bos> {x} = {a} ; {y} = {x} + {b}" for x, y in ("ah", "bg", "cd") for a in range(7) for b in (1, 2)]
         labels = [prompt.split()[3] for prompt in prompts]
         rows = self.model.probe(prompts, labels, names="hook_embed,blocks.0.hook_resid_post", position=3)
@@ -368,7 +369,7 @@ class Live(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "one for each"):
             self.model.probe(prompts, labels[1:])
 
-    def test_arrays_and_their_numbers_are_ids_and_settings(self):
+    def test_ids_and_settings_may_be_arrays_and_numpy_scalars(self):
         ids = [1, 12, 5]
         alone = self.model.generate(ids, max_new_tokens=3, ignore_eos=True)
         settings = {"max_new_tokens": np.int64(3), "ignore_eos": np.bool_(True), "temperature": np.float32(0)}
@@ -389,7 +390,7 @@ class Live(unittest.TestCase):
         rows = self.model.probe(np.array(ids), np.array(labels), "hook_embed", position=np.int64(2))
         self.assertEqual(rows, self.model.probe(ids, labels, "hook_embed", position=2))
 
-    def test_a_killed_program_is_named_and_closes(self):
+    def test_a_killed_program_gives_its_signal_and_closes(self):
         with sy.load(MODEL) as model:
             model._process.kill()
             for _ in range(2):
@@ -400,7 +401,7 @@ class Live(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "closed"):
             model.lens(PROMPT)
 
-    def test_nothing_is_left_running(self):
+    def test_closing_ends_the_process(self):
         with sy.load(MODEL) as model:
             process = model._process
             model.generate(PROMPT)

@@ -1,4 +1,4 @@
-"""What the committed files hold, read from Python."""
+"""Reads the committed files."""
 
 import json
 import tempfile
@@ -40,7 +40,7 @@ class Names(unittest.TestCase):
 
 
 class Tensors(unittest.TestCase):
-    def test_what_is_written_is_read(self):
+    def test_written_tensors_read_back(self):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "some.safetensors"
             tensors = {"a": np.arange(6.0).reshape(2, 3), "b": np.float32([1.5])}
@@ -50,7 +50,7 @@ class Tensors(unittest.TestCase):
             found = {name: array.tolist() for name, array in read.items()}
             self.assertEqual(found, {"a": [[0, 1, 2], [3, 4, 5]], "b": [1.5]})
 
-    def test_arrays_are_ones_own(self):
+    def test_arrays_are_writable_copies(self):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "some.safetensors"
             sy.save(file, {"hook_embed": np.ones((2, 3)), "blocks.0.hook_out": np.ones(2)})
@@ -59,8 +59,11 @@ class Tensors(unittest.TestCase):
             self.assertEqual((cache["hook_embed"].sum(), cache["resid_post", 0].sum()), (0, 2))
             with self.assertRaisesRegex(KeyError, "how many layers"):
                 cache["resid_post", -1]
+            for read in (lambda: cache.row(0), lambda: cache.at("embed", 0)):
+                with self.assertRaisesRegex(ValueError, "writes tensors only"):
+                    read()
 
-    def test_masked_values_inside_a_list_are_refused(self):
+    def test_masked_values_inside_a_list_are_errors(self):
         masked = np.ma.masked_array([1.0, 99.0], mask=[False, True])
         for change in (sy.swap, sy.add):
             for value in (masked, [masked, masked], (np.ones(2), [masked])):
@@ -68,7 +71,7 @@ class Tensors(unittest.TestCase):
                     change(value)
         self.assertEqual(sy.swap([np.ma.masked_array([1.0], mask=[False])]).value.tolist(), [[1.0]])
 
-    def test_the_weights_of_a_checkpoint_are_read_as_the_package_reads_them(self):
+    def test_weights_equal_those_of_the_safetensors_package(self):
         file = ROOT / "fixtures" / "micro" / "sft" / "checkpoint" / "model.safetensors"
         read, _ = safetensors.read(file)
         self.assertIn("model.embed_tokens.weight", read)
@@ -79,7 +82,7 @@ class Tensors(unittest.TestCase):
         for name, array in load_file(file).items():
             np.testing.assert_array_equal(read[name], array)
 
-    def test_a_file_that_is_none_is_named(self):
+    def test_a_damaged_file_is_named(self):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "bad.safetensors"
             for content in (b"", b"12345678", b"\xff" * 64, (4).to_bytes(8, "little") + b"nope"):
@@ -113,36 +116,36 @@ class Rows(unittest.TestCase):
             entry = columns[name.split(".")[0]]
             self.assertTrue(entry["unit"] and entry["about"], name)
 
-    def test_a_frame_holds_what_its_records_hold(self):
+    def test_a_frame_has_late_columns_and_fractions(self):
         records = [{"layer": i, "effect": 0} for i in range(101)] + [{"layer": 101, "effect": 0.75, "note": "late"}]
         for library in [library for library in ("polars", "pandas") if has(library)]:
             frame = sy.Rows(records).frame(library)
             last = {name: list(frame[name])[-1] for name in frame.columns}
             self.assertEqual(last, {"layer": 101, "effect": 0.75, "note": "late"})
 
-    def test_a_late_fraction_of_a_csv_stays(self):
+    def test_a_csv_keeps_a_late_fraction(self):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "rows.csv"
             file.write_text("effect\n" + "1\n" * 200 + "0.75\n", encoding="utf-8")
             for library in [library for library in ("polars", "pandas") if has(library)]:
                 self.assertEqual(list(sy.rows(file, library)["effect"])[-1], 0.75)
 
-    def test_the_package_says_what_it_is(self):
+    def test_versions_agree(self):
         manifest = (ROOT / "Cargo.toml").read_text(encoding="utf-8")
         self.assertIn(f'\nversion = "{sy.__version__}"\n', manifest)
         for file in ("python/pyproject.toml", "python/wheel/pyproject.toml"):
             project = (ROOT / file).read_text(encoding="utf-8")
             self.assertIn(f'\nversion = "{sy.__version__}"\n', project)
-            # String views of Parquet are read from 15 on.
+            # pyarrow reads Parquet string views from version 15.
             self.assertIn('"pyarrow>=15"', project)
         self.assertTrue((ROOT / "python/src/switchyard/py.typed").is_file())
 
-    def test_advice_installs_nothing_of_strangers(self):
+    def test_advice_never_installs_from_the_index(self):
         for source in (ROOT / "python/src/switchyard").glob("*.py"):
-            said = source.read_text(encoding="utf-8")
-            self.assertNotRegex(said, r"pip install '?switchyard(\[|'|`| )", source.name)
+            text = source.read_text(encoding="utf-8")
+            self.assertNotRegex(text, r"pip install '?switchyard(\[|'|`| )", source.name)
 
-    def test_what_is_not_there_is_said(self):
+    def test_missing_rows_are_named(self):
         with self.assertRaisesRegex(FileNotFoundError, "teacher_forced-sft"):
             sy.rows(REPORTS / "no_such.parquet")
         with self.assertRaisesRegex(KeyError, "teacher_forced-sft"):

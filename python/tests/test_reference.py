@@ -1,6 +1,6 @@
 """`docs/reference/python.md`: the public names with their signatures and the first paragraph of their docstrings.
 
-After a change: `SWITCHYARD_WRITE_DOCS=1 python -m unittest discover -s python/tests -p test_reference.py` writes it anew.
+After a change: `SWITCHYARD_WRITE_DOCS=1 python -m unittest discover -s python/tests -p test_reference.py` rewrites it.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "python.md"
 
 
 def entry(name, item, level):
-    """A heading with the signature, and the first paragraph."""
+    """A heading with the signature, and the first paragraph of the docstring."""
     signature = ""
     if inspect.isfunction(item) or dataclasses.is_dataclass(item):
         given = inspect.signature(item)
@@ -38,10 +38,10 @@ def page():
 
 
 class Reference(unittest.TestCase):
-    def test_the_page_is_what_the_docstrings_say(self):
+    def test_the_page_matches_the_docstrings(self):
         if os.environ.get("SWITCHYARD_WRITE_DOCS"):
             PAGE.write_text(page(), encoding="utf-8")
-        self.assertEqual(PAGE.read_text(encoding="utf-8"), page(), "SWITCHYARD_WRITE_DOCS=1 writes it anew")
+        self.assertEqual(PAGE.read_text(encoding="utf-8"), page(), "SWITCHYARD_WRITE_DOCS=1 rewrites it")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The program `probe`, called from Python. Needs its build."""
+"""Calls of the program `probe`. Needs its build."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ class Running(unittest.TestCase):
         self.assertIs(cache["pattern", 0], cache["blocks.0.attn.hook_pattern"])
         self.assertIn("blocks.1.hook_out", cache.with_new_names())
         self.assertNotIn("blocks.1.hook_in", cache)
-        # Latent step 1 of block 1 enters as it was recorded, at the position that the steps say.
+        # `steps` gives the position of latent step 1 of block 1.
         position = cache.steps[0].index("latent[1,1]")
         value = cache.at("latent.hook_injected", "latent[1,1]")
         np.testing.assert_array_equal(value, cache.at("latent.hook_injected", position))
@@ -41,7 +41,7 @@ class Running(unittest.TestCase):
         with self.assertRaisesRegex(KeyError, "not in the file"):
             cache["blocks.9.hook_out"]
 
-    def test_hooks_change_what_they_say(self):
+    def test_hooks_change_the_recorded_value(self):
         hook = "latent.hook_injected@latent[1,1]"
         normal = sy.run(MODEL, PROMPT, record="latent.hook_injected")
         own = normal.activations.at("latent.hook_injected", "latent[1,1]")
@@ -56,19 +56,19 @@ class Running(unittest.TestCase):
         halved = sy.run(MODEL, PROMPT, hooks={hook: sy.scale(0.5)}, record=hook)
         np.testing.assert_array_equal(halved.activations[hook][0, 0], own / 2)
 
-    def test_flags_and_ids_are_handed_on(self):
+    def test_flags_and_ids_reach_the_program(self):
         short = sy.run(MODEL, [3, 5, 8], max_new_tokens=3, ignore_eos=True)
         self.assertEqual(len(short.tokens), 3)
         self.assertIsNone(short.activations)
         again = sy.run(MODEL, [3, 5, 8], max_new_tokens=3, ignore_eos=True)
         self.assertEqual(short, again)
 
-    def test_nothing_and_zero_are_not_the_same(self):
+    def test_none_and_zero_differ(self):
         with self.assertRaisesRegex(RuntimeError, "code 2: error: .*k_cap"):
             sy.run(MODEL, PROMPT, k_cap=0)
         self.assertTrue(sy.run(MODEL, "-1", max_new_tokens=np.int64(2), temperature=None, ignore_eos=np.bool_(True)).tokens)
 
-    def test_errors_are_the_programs_own(self):
+    def test_errors_come_from_the_program(self):
         with self.assertRaisesRegex(RuntimeError, "did you mean `blocks.0.hook_resid_post`"):
             sy.run(MODEL, PROMPT, hooks={"blocks.0.hook_resid_pots": "zero"})
         with self.assertRaisesRegex(RuntimeError, "did you mean `zero`"):

@@ -10,7 +10,7 @@ fn with(mut value: Value, key: &str, found: Value) -> Value {
 }
 
 #[test]
-fn both_rotary_forms_say_the_same() {
+fn both_rotary_forms_agree() {
     let new = config(&llama_json());
     let mut old = llama_json();
     let mut rope = old.as_object_mut().and_then(|m| m.remove("rope_parameters")).expect("is there");
@@ -23,7 +23,7 @@ fn both_rotary_forms_say_the_same() {
     assert_eq!((new.bos_token_id, new.eos_token_ids.as_slice()), (Some(1), &[2u32][..]));
 }
 
-/// `rope_theta` is read from every place where transformers writes it; two places with two values are refused.
+/// `rope_theta` is read from every key where transformers writes it; conflicting values are an error.
 #[test]
 fn rope_theta_is_read_from_every_place() {
     let mut bare = qwen3_json();
@@ -40,7 +40,7 @@ fn rope_theta_is_read_from_every_place() {
     assert_eq!(config(&twice).rope_theta, 5e5);
 }
 
-/// The original length of a stretched model: outside, inside, or the model's own length.
+/// YaRN's original length: the top-level key, the key in `rope_scaling`, or the model's maximum length.
 #[test]
 fn yarn_finds_its_original_length_as_transformers_does() {
     let rope = json!({ "type": "yarn", "factor": 4.0 });
@@ -65,13 +65,13 @@ fn yarn_finds_its_original_length_as_transformers_does() {
 }
 
 #[test]
-fn gpt2_has_keys_and_defaults_of_its_own() {
+fn gpt2_has_its_keys_and_defaults() {
     let found = config(&json!({ "model_type": "gpt2" }));
     let shape = (found.hidden_size, found.num_hidden_layers, found.num_attention_heads, found.intermediate_size);
     assert_eq!((shape, found.vocab_size, found.max_position_embeddings), ((768, 12, 12, 3072), 50_257, 1024));
     assert_eq!((found.bos_token_id, found.eos_token_ids.as_slice()), (Some(50_256), &[50_256][..]));
     assert!(found.tie_word_embeddings);
-    // transformers takes the other families' names for its own.
+    // transformers accepts the other families' key names.
     let named =
         config(&json!({ "model_type": "gpt2", "hidden_size": 48, "num_attention_heads": 6, "num_hidden_layers": 3,
         "max_position_embeddings": 32 }));
@@ -101,7 +101,7 @@ fn a_base_class_is_the_same_model() {
 }
 
 #[test]
-fn what_we_write_we_read_back() {
+fn a_written_config_reads_back() {
     let yarn = with(qwen3_json(), "rope_scaling", json!({ "rope_type": "yarn", "factor": 4.0, "truncate": false }));
     let linear = with(qwen3_json(), "rope_scaling", json!({ "rope_type": "linear", "factor": 4.0 }));
     for value in [
@@ -126,14 +126,14 @@ fn what_we_write_we_read_back() {
 }
 
 #[test]
-fn qwen2_has_biases_and_a_window_only_where_it_is_turned_on() {
+fn qwen2_has_biases_and_an_optional_window() {
     let found = config(&qwen2_json());
     assert_eq!((found.family, found.head_dim, found.qk_norm), (Family::Qwen2, 8, false));
     let biases: Vec<_> = expected_parameters(&found).into_iter().filter(|(name, _)| name.ends_with(".bias")).collect();
     let of = |name: &str, rows| (format!("model.layers.0.self_attn.{name}.bias"), vec![rows]);
     assert_eq!(biases[..3], [of("q_proj", 32), of("k_proj", 16), of("v_proj", 16)]);
     assert_eq!(biases.len(), 6);
-    // It would say that o has a bias too.
+    // It would imply a bias of o.
     assert_eq!(found.to_json("float32").get("attention_bias"), None);
     let windows = |value: &Value| {
         let found = config(value);
@@ -165,7 +165,7 @@ fn qwen2_has_biases_and_a_window_only_where_it_is_turned_on() {
 }
 
 #[test]
-fn gemma_has_defaults_and_an_activation_of_its_own() {
+fn gemma_has_its_defaults_and_activation() {
     let found = config(&gemma_json());
     assert_eq!((found.family, found.head_dim, found.tie_word_embeddings), (Family::Gemma, 16, true));
     assert_eq!((found.bos_token_id, found.eos_token_ids.as_slice()), (Some(2), &[1][..]));
@@ -209,7 +209,7 @@ fn gemma2_has_caps_a_window_and_four_norms_a_block() {
 }
 
 #[test]
-fn olmo2_has_its_norms_behind_and_over_all_heads() {
+fn olmo2_has_post_norms_and_norms_over_all_heads() {
     let found = config(&olmo2_json());
     let shapes: Vec<(String, Vec<usize>)> = expected_parameters(&found);
     let of_block: Vec<(&str, usize)> = shapes
@@ -266,7 +266,7 @@ fn qwen3_head_width_has_its_own_default() {
 }
 
 #[test]
-fn a_mistral_has_defaults_and_a_window_of_its_own() {
+fn mistral_has_its_defaults_and_window() {
     let bare = mistral_json();
     let found = config(&bare);
     assert_eq!((found.family, found.num_key_value_heads, found.head_dim), (Family::Mistral, 8, 4));
@@ -353,7 +353,7 @@ fn llama3_scaling_leaves_fast_frequencies_and_divides_slow_ones() {
     assert_eq!(scaled[3], plain[3] / 8.0);
 }
 
-/// Keys of transformers' configuration classes that change nothing of a forward pass in evaluation, and why.
+/// Keys of transformers' configuration classes that do not affect the forward pass in evaluation, with the reason.
 const NEUTRAL: [(&str, &[&str]); 6] = [
     (
         "names and records",
@@ -375,7 +375,7 @@ const NEUTRAL: [(&str, &[&str]); 6] = [
     ("only where a window is used", &["max_window_layers", "sliding_window", "use_sliding_window"]),
 ];
 
-/// A key with another value is read, refused by its name, or neutral.
+/// A key with a non-default value is read, rejected by name, or neutral.
 #[test]
 fn every_key_of_transformers_configurations_is_known() {
     let text = std::fs::read_to_string("fixtures/config_keys.json").expect("the fixture");

@@ -43,7 +43,7 @@ fn a_saved_folder_reads_back_in_every_format_single_and_sharded() {
     }
 }
 
-/// The crate that everybody else reads with agrees about our bytes.
+/// The `safetensors` crate reads our files.
 #[test]
 fn the_safetensors_crate_reads_what_we_write() {
     let config = config(&qwen3_json());
@@ -122,9 +122,9 @@ fn damaged_files_are_one_line_errors() {
     fails(ModelFiles::open_folder(root.path().join("nowhere")), &["nowhere"]);
 }
 
-/// What a clone or a download leaves in the place of a file, and weights under names that nobody looks for.
+/// Git LFS pointers, HTML pages and other files in place of weights, and weights with unknown file names.
 #[test]
-fn what_lies_in_the_place_of_weights_is_named() {
+fn files_in_place_of_weights_are_named() {
     const POINTER: &str = "version https://git-lfs.github.com/spec/v1\noid sha256:0000\nsize 12345\n";
     let root = tempfile::tempdir().expect("temp");
     let dir = root.path().join("m");
@@ -152,7 +152,7 @@ fn what_lies_in_the_place_of_weights_is_named() {
     }
     fs::write(dir.join("pytorch_model.bin"), POINTER).expect("writes");
     fails(ModelFiles::open_folder(&dir), &["pytorch_model.bin", "git lfs pull"]);
-    // A header may be as long as the letter that a page begins with.
+    // The first bytes of a page can be a valid header length.
     fs::remove_file(dir.join("pytorch_model.bin")).expect("removes");
     let length = u64::from_le_bytes(whole[..8].try_into().expect("eight bytes")) as usize;
     let padded = length + (256 + usize::from(b'<') - length % 256) % 256;
@@ -162,7 +162,7 @@ fn what_lies_in_the_place_of_weights_is_named() {
 }
 
 #[test]
-fn a_tokenizer_class_whose_rules_are_not_read_is_named() {
+fn an_unsupported_tokenizer_class_is_named() {
     let root = tempfile::tempdir().expect("temp");
     let dir = root.path().join("m");
     let mut value = qwen3_json();
@@ -178,9 +178,9 @@ fn a_tokenizer_class_whose_rules_are_not_read_is_named() {
     assert_eq!(notes("PreTrainedTokenizerFast"), "");
 }
 
-/// Where transformers 5 reads a tokenizer.json differently, a warning says so; nothing is cut at random.
+/// A warning if transformers 5 reads a tokenizer.json differently; random merges (dropout) are not applied.
 #[test]
-fn a_tokenizer_that_transformers_reads_otherwise_is_named() {
+fn tokenizer_differences_to_transformers_are_named() {
     let root = tempfile::tempdir().expect("temp");
     let mut value = qwen3_json();
     value["vocab_size"] = json!(400);
@@ -212,13 +212,13 @@ fn a_tokenizer_that_transformers_reads_otherwise_is_named() {
     }
 }
 
-/// A safetensors file of this header and so many bytes of data.
+/// A safetensors file with this header and this many bytes of data.
 fn with_header(header: &str, data: usize) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; data]].concat()
 }
 
 #[test]
-fn entries_that_overlap_are_shifted_or_stand_twice_are_refused() {
+fn overlapping_shifted_or_duplicate_entries_are_errors() {
     let root = tempfile::tempdir().expect("temp");
     let path = root.path().join("a.safetensors");
     let entry = |name: &str, from: usize, to: usize| {
@@ -250,7 +250,7 @@ fn entries_that_overlap_are_shifted_or_stand_twice_are_refused() {
 }
 
 #[test]
-fn a_failed_save_leaves_nothing_and_never_replaces_unasked() {
+fn a_failed_save_leaves_no_file_and_never_overwrites() {
     let config = config(&qwen3_json());
     let root = tempfile::tempdir().expect("temp");
     let dir = root.path().join("model");
@@ -272,7 +272,7 @@ fn a_failed_save_leaves_nothing_and_never_replaces_unasked() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..Default::default() })]
 
-    /// Whatever a header holds, opening the file and reading everything returns; it never panics.
+    /// Opening and reading a file never panics, whatever its header.
     #[test]
     fn damaged_headers_never_panic(hits in prop::collection::vec((0usize..600, any::<u8>()), 1..4)) {
         let root = tempfile::tempdir().expect("temp");
@@ -288,9 +288,9 @@ proptest! {
     }
 }
 
-/// As `transformers`' `generate` takes them: generation_config.json's, those of config.json where it has none.
+/// As in transformers' `generate`: from generation_config.json, else from config.json.
 #[test]
-fn generation_ends_where_the_generation_config_says() {
+fn generation_stops_at_the_generation_configs_tokens() {
     let root = tempfile::tempdir().expect("temp");
     let mut value = llama_json();
     value["eos_token_id"] = json!(5);
@@ -305,7 +305,7 @@ fn generation_ends_where_the_generation_config_says() {
 }
 
 #[test]
-fn a_tokenizer_in_a_form_that_is_not_read_is_named() {
+fn an_unsupported_tokenizer_form_is_named() {
     let root = tempfile::tempdir().expect("temp");
     save(root.path(), &config(&llama_json()), &SaveOptions::default());
     let open = || Checkpoint::open(&root.path().display().to_string(), None, Apply::Merged).expect("opens");
@@ -326,9 +326,9 @@ fn parts_of_a_deepspeed_run_are_named() {
     fails(ModelFiles::open_folder(root.path()), &["DeepSpeed", "zero_to_fp32.py . pytorch_model.bin"]);
 }
 
-/// As transformers reads them: what a shard holds is there, whether the index forgets it or sends to another shard for it.
+/// As in transformers: every tensor of a shard is loaded, even if the index omits it or names another shard.
 #[test]
-fn an_index_that_errs_hides_nothing() {
+fn a_wrong_index_hides_no_tensor() {
     let root = tempfile::tempdir().expect("temp");
     let config = config(&llama_json());
     save(root.path(), &config, &SaveOptions { shard_bytes: 20_000, ..SaveOptions::default() });
@@ -352,7 +352,7 @@ fn an_index_that_errs_hides_nothing() {
     fails(read(&other), &["model.layers.9.nowhere", "is missing", elsewhere]);
 }
 
-/// Shards of two downloads in one folder: which of two values was meant nobody knows.
+/// Shards of two downloads in one folder: the intended value is ambiguous.
 #[test]
 fn a_tensor_of_two_values_in_two_shards_is_refused() {
     let root = tempfile::tempdir().expect("temp");

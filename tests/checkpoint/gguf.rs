@@ -29,7 +29,7 @@ fn every_family_reads_back_exactly() {
             let (name, t) = item.expect("made");
             assert_eq!(read.tensor(&name).expect("reads"), t, "{name}");
         }
-        assert!(read.tokenizer().expect("no tokenizer is no error").is_none());
+        assert!(read.tokenizer().expect("a missing tokenizer is not an error").is_none());
     }
 }
 
@@ -70,7 +70,7 @@ fn llama3_divisors_become_settings_again() {
     fails(GgufFile::open(&path), &["m.gguf", "rope_freqs.weight", "not llama3"]);
 }
 
-/// Scaling in the metadata, as llama.cpp's converter writes it, is that of a folder with the same settings.
+/// Rotary scaling from llama.cpp's metadata equals that of a folder with the same settings.
 #[test]
 fn rotary_scaling_is_read_from_the_metadata() {
     let root = tempfile::tempdir().expect("temp");
@@ -108,7 +108,7 @@ fn rotary_scaling_is_read_from_the_metadata() {
 }
 
 #[test]
-fn what_is_not_supported_is_named() {
+fn unsupported_types_and_settings_are_named() {
     let root = tempfile::tempdir().expect("temp");
     let path = root.path().join("m.gguf");
     let config = config(&qwen3_json());
@@ -163,7 +163,7 @@ fn what_is_not_supported_is_named() {
     fails(ModelFiles::open_gguf(&path), &["m.gguf", "not a GGUF file"]);
 }
 
-/// Experts are one tensor `[E, out, in]`; its declared shape is checked before anything is cut.
+/// Experts are one tensor `[E, out, in]`; its declared shape is checked before it is split.
 #[test]
 fn stacked_experts_are_checked() {
     let root = tempfile::tempdir().expect("temp");
@@ -186,7 +186,7 @@ fn stacked_experts_are_checked() {
     check("qwen3moe.block_count", u32::MAX, &["m.gguf", "num_hidden_layers", "4294967295"]);
 }
 
-/// Blocks of 256 in rows of another length, and in a file that ends before them.
+/// Blocks of 256 in rows of another length, and in a truncated file.
 #[test]
 fn damaged_blocks_are_named() {
     let root = tempfile::tempdir().expect("temp");
@@ -208,7 +208,7 @@ fn damaged_blocks_are_named() {
     }
 }
 
-/// What the file gives is what gguf-py gives, bit for bit: every tensor of every file.
+/// Every tensor of every file equals gguf-py's, bit for bit.
 #[test]
 fn every_tensor_is_dequantised_as_by_the_reference() {
     let root = Path::new("fixtures/gguf");
@@ -258,7 +258,7 @@ fn the_tokenizer_splits_as_its_name_says() {
         ("llama-bpe", vec!["<|im_start|>", "the", "Ġthe", "12", "<think>", "Ċ"]),
         ("gpt-2", vec!["<|im_start|>", "the", "Ġthe", "12", "<think>", "Ċ"]),
         ("smaug-bpe", vec!["<|im_start|>", "the", "Ġthe", "12", "<think>", "Ċ"]),
-        // No rule: a Qwen3 model's text is cut as Qwen's.
+        // Without a rule, a Qwen3 model splits text as Qwen does.
         ("default", vec!["<|im_start|>", "the", "Ġthe", "1", "2", "<think>", "Ċ"]),
     ] {
         let mut w = model(&config(&value), false);
@@ -300,7 +300,7 @@ fn a_merge_that_makes_no_token_is_an_error_not_a_panic() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..Default::default() })]
 
-    /// Whatever a file holds, opening it and reading everything returns; it never panics.
+    /// Opening and reading a file never panics, whatever it contains.
     #[test]
     fn damaged_files_never_panic(keep in 0.0..1.0f64, hits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4)) {
         let mut w = model(&config(&llama_json()), true);
@@ -328,7 +328,7 @@ proptest! {
     }
 }
 
-/// A file outside the repository; without it the test passes and says so.
+/// A file outside the repository; if it is missing, prints so and the test passes.
 fn asset(variable: &str, default: &str) -> Option<PathBuf> {
     let path = std::env::var_os(variable).map(PathBuf::from);
     let path = path.unwrap_or_else(|| Path::new(".").join(default));
@@ -339,7 +339,7 @@ fn asset(variable: &str, default: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// Qwen3's tokenizer, put into GGUF metadata as llama.cpp's converter does, encodes as its `tokenizer.json`.
+/// Qwen3's tokenizer, converted to GGUF metadata as in llama.cpp, encodes like its `tokenizer.json`.
 #[test]
 fn qwen3_tokenizer_survives_gguf() {
     let Some(path) = asset("SWITCHYARD_QWEN3_TOKENIZER", "../shared/data/qwen3_tokenizer/tokenizer.json") else {

@@ -1,4 +1,4 @@
-//! The text side of GGUF files, models in parts, and GGUF files that hold something else.
+//! Tokenizers of GGUF files, split models, and GGUF files that are not models.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn tokens(side: &TextSide, text: &str) -> Vec<String> {
     side.tokenizer.encode(text, true).expect("encodes").get_tokens().to_vec()
 }
 
-/// A model with room for the tests' tokens.
+/// A model with enough embedding rows for the tests' tokens.
 fn roomy(arch: serde_json::Value) -> Writer {
     let mut value = arch;
     value["vocab_size"] = 300.into();
@@ -26,7 +26,7 @@ fn roomy(arch: serde_json::Value) -> Writer {
     model(&config, false)
 }
 
-/// The alphabet of bytes, a few merges, and these special tokens (control, or a filler where the name says so).
+/// The byte alphabet, a few merges, and these special tokens (control, or a filler according to its name).
 fn byte_level(w: &mut Writer, special: &[&str]) {
     byte_level_as(w, special, 3);
 }
@@ -48,12 +48,12 @@ fn byte_level_as(w: &mut Writer, special: &[&str], kind: i32) {
 }
 
 #[test]
-fn a_splitting_rule_that_is_not_named_is_guessed_aloud() {
+fn a_missing_splitting_rule_is_guessed_with_a_warning() {
     let root = tempfile::tempdir().expect("temp");
     let path = root.path().join("m.gguf");
     let llama3 = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"];
     for (arch, special, pre, wanted) in [
-        // Llama 3's rule, ids of BOS are 1 in these files; they are one of the alphabet's here.
+        // Llama 3's rule. BOS is id 1 in these files, which is a byte token here.
         (llama_json(), &llama3[..], None, "llama-bpe"),
         (llama_json(), &llama3[..], Some("default"), "llama-bpe"),
         (qwen3_json(), &["<|im_end|>"][..], None, "qwen2"),
@@ -70,14 +70,14 @@ fn a_splitting_rule_that_is_not_named_is_guessed_aloud() {
         assert_names(&note, &["warning", "tokenizer.ggml.pre", wanted]);
         assert!(tokens(&side, "the the").iter().any(|token| token == "Ġthe"), "{wanted}");
     }
-    // A rule that is named is no guess.
+    // A named rule gives no warning.
     let mut w = roomy(llama_json());
     byte_level(&mut w, &llama3);
     w.text("tokenizer.ggml.pre", "smaug-bpe").save(&path);
     assert_eq!(side(&path).notes, [""; 0]);
 }
 
-/// llama.cpp's default cuts marks off words, and digits by threes, as no model's own rule does.
+/// llama.cpp's default rule, unlike any model's, splits marks from words and digits into threes.
 #[test]
 fn the_default_rule_is_llama_cpps() {
     let root = tempfile::tempdir().expect("temp");
@@ -97,7 +97,7 @@ fn the_default_rule_is_llama_cpps() {
 }
 
 #[test]
-fn tokens_behind_fillers_keep_their_ids() {
+fn tokens_after_fillers_keep_their_ids() {
     let root = tempfile::tempdir().expect("temp");
     let path = root.path().join("m.gguf");
     let mut w = roomy(qwen3_json());
@@ -115,11 +115,11 @@ fn every_id_that_ends_a_generation_is_found() {
     let mut w = roomy(llama_json());
     byte_level(&mut w, &["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|python_tag|>"]);
     w.text("tokenizer.ggml.pre", "llama-bpe").u32("tokenizer.ggml.eot_token_id", 262).save(&path);
-    // The file's end of text (2), the named end of turn, and what llama.cpp knows by its text.
+    // The file's EOS (2), the named end of turn, and the tokens that llama.cpp recognises by their text.
     assert_eq!(ModelFiles::open_gguf(&path).expect("opens").config.eos_token_ids, [2, 262, 261, 263]);
 }
 
-/// llama.cpp goes by the text of such tokens, whatever type the file gives them.
+/// llama.cpp recognises these tokens by their text, whatever their type in the file.
 #[test]
 fn tokens_that_end_a_generation_are_control_tokens_of_any_type() {
     let root = tempfile::tempdir().expect("temp");
@@ -132,12 +132,12 @@ fn tokens_that_end_a_generation_are_control_tokens_of_any_type() {
         let side = side(&path);
         assert_eq!(side.tokenizer.encode("the<|im_end|>", false).expect("encodes").get_ids(), [258, 261], "{kind}");
         let other = side.tokenizer.encode("<|im_start|>", false).expect("encodes").get_ids().to_vec();
-        assert_eq!(other == [260], whole, "{kind}: only those tokens are taken for another type");
+        assert_eq!(other == [260], whole, "{kind}: only those tokens have another type");
     }
 }
 
 #[test]
-fn a_named_token_outside_the_vocabulary_is_left_out() {
+fn a_named_token_outside_the_vocabulary_is_ignored() {
     let root = tempfile::tempdir().expect("temp");
     let path = root.path().join("m.gguf");
     let mut w = roomy(qwen3_json());
@@ -146,9 +146,9 @@ fn a_named_token_outside_the_vocabulary_is_left_out() {
     assert_names(&side(&path).notes.join(" "), &["padding_token_id", "4000", "left out"]);
 }
 
-/// Tokens that a file only names are put in where the embedding has a row for them, and left out where it has none.
+/// Tokens that the metadata only names are added if the embedding has a row for them.
 #[test]
-fn named_tokens_beyond_the_rows_are_left_out() {
+fn named_tokens_without_embedding_rows_are_ignored() {
     let root = tempfile::tempdir().expect("temp");
     let written = |rows: usize| {
         let mut value = qwen3_json();
@@ -173,7 +173,7 @@ fn named_tokens_beyond_the_rows_are_left_out() {
     assert_names(&refused, &["does not fit the embedding", "300"]);
 }
 
-/// SentencePiece's pieces: a space before every text, the best score first, bytes for what is no piece.
+/// SentencePiece: a space before every text, best score first, byte fallback.
 #[test]
 fn pieces_with_scores_are_read() {
     let root = tempfile::tempdir().expect("temp");
@@ -182,7 +182,7 @@ fn pieces_with_scores_are_read() {
     words.extend((0..256).map(|byte| format!("<0x{byte:02X}>")));
     let pieces = ["▁", "t", "h", "e", "▁t", "he", "▁the", "th"];
     words.extend(pieces.map(String::from));
-    // A run of spaces that a user defined, as in Gemma's vocabularies: merges make it too.
+    // A user-defined run of spaces, as in Gemma's vocabularies: merges also produce it.
     words.push("▁▁".to_owned());
     let kind = |id: usize| match id {
         0 => 2,
@@ -192,7 +192,7 @@ fn pieces_with_scores_are_read() {
         _ => 1,
     };
     let kinds: Vec<i32> = (0..words.len()).map(kind).collect();
-    // "th" has the worst score of what is made.
+    // "th" has the worst score of all merged pieces.
     let scores: Vec<f32> = (0..words.len()).map(|id| if id < 259 { 0.0 } else { 259.0 - id as f32 }).collect();
     let write = |flags: &[(&str, u8)]| {
         let mut w = roomy(llama_json());
@@ -216,14 +216,14 @@ fn pieces_with_scores_are_read() {
     assert_eq!(found.tokenizer.decode(&ids, true).expect("decodes"), "the the");
     write(&[("tokenizer.ggml.add_space_prefix", 0), ("tokenizer.ggml.add_bos_token", 0)]);
     assert_eq!(tokens(&side(&path), "the the"), ["t", "he", "▁the"]);
-    // A tokenizer.json next to it is what it was made from.
+    // A tokenizer.json next to the file takes precedence, unless its ids have no embedding rows.
     fs::copy("fixtures/text/tokenizer.json", root.path().join("tokenizer.json")).expect("copied");
     let error = side(&path);
     assert_eq!(tokens(&error, "the the")[0], "t", "its ids have no rows: it is another model's");
 }
 
 #[test]
-fn a_tokenizer_that_cannot_be_read_leaves_its_place_to_the_one_beside() {
+fn an_unreadable_tokenizer_falls_back_to_tokenizer_json() {
     let root = tempfile::tempdir().expect("temp");
     let path = root.path().join("m.gguf");
     let mut value = qwen3_json();
@@ -269,7 +269,7 @@ fn a_model_in_parts_is_one_model() {
 }
 
 #[test]
-fn what_is_no_model_is_named() {
+fn gguf_files_without_a_model_are_named() {
     let root = tempfile::tempdir().expect("temp");
     let path = root.path().join("m.gguf");
     for (keys, said) in [

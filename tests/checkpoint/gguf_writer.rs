@@ -1,4 +1,4 @@
-//! A GGUF writer for tests, as llama.cpp's converter writes.
+//! A GGUF writer for tests, following llama.cpp's converter.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use switchyard::model::config::{Family, ModelConfig};
 
 use super::support::*;
 
-/// A GGUF put together by hand: metadata bytes, then tensors with their ggml type and data.
+/// A GGUF file: metadata bytes, then tensors with their ggml type and data.
 pub struct Writer {
     keys: u64,
     meta: Vec<u8>,

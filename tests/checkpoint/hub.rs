@@ -8,7 +8,7 @@ use super::hub_server::{COMMIT, Fault, Hub, Request, files};
 use super::support::*;
 
 #[test]
-fn folders_files_and_ids_are_told_apart() {
+fn folders_files_and_ids_are_distinguished() {
     let root = tempfile::tempdir().expect("temp");
     let text = root.path().display().to_string();
     assert_eq!(ModelRef::parse(&text).expect("parses"), ModelRef::Folder(root.path().into()));
@@ -32,14 +32,14 @@ fn folders_files_and_ids_are_told_apart() {
 }
 
 #[test]
-fn open_takes_a_folder() {
+fn open_accepts_a_folder() {
     let root = tempfile::tempdir().expect("temp");
     let dir = root.path().join("model");
     save(&dir, &config(&qwen3_json()), &SaveOptions::default());
     assert!(ModelFiles::open(&dir.display().to_string()).is_ok());
 }
 
-/// `probe generate` of a model of that hub, with a cache of its own.
+/// `probe generate` with a model of that hub and a separate cache.
 fn command(hub: &Hub, cache: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_probe"));
     command.args(["generate", "--model", "org/name", "--prompt", "<bos> a = 5 ; ? a :", "--max-new-tokens", "8"]);
@@ -76,7 +76,7 @@ fn tree(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_a_hub_sends_is_whole_or_an_error_and_the_next_try_goes_on() {
+fn downloads_are_complete_or_an_error_and_resume() {
     let hub = Hub::start(files("fixtures/micro/sft/checkpoint"), "model.safetensors");
     for (fault, words) in [
         (Fault::BreaksOff, "model.safetensors"),
@@ -110,16 +110,16 @@ fn what_a_hub_sends_is_whole_or_an_error_and_the_next_try_goes_on() {
         let (worked, said) = generate(&hub, &cache, false);
         assert!(worked, "after {fault:?}: {said}");
         if fault == Fault::BreaksOff {
-            assert!(hub.asked().iter().any(Request::goes_on), "what had come was asked for again");
+            assert!(hub.asked().iter().any(Request::goes_on), "the received bytes were requested again");
         }
         let (worked, said) = generate(&hub, &cache, true);
         assert!(worked, "from the cache after {fault:?}: {said}");
     }
 }
 
-/// An adapter's repository holds no model: its files come by the same way, and the base that it names by its own.
+/// An adapter's repository has no model: the adapter and the base that it names are two downloads.
 #[test]
-fn an_adapter_of_the_hub_opens_over_a_base_and_by_itself() {
+fn an_adapter_of_the_hub_opens_with_and_without_a_named_base() {
     let mut both = files("fixtures/released/adapter");
     let settings = String::from_utf8(both["adapter_config.json"].clone()).expect("text");
     let base = fs::canonicalize("fixtures/released/base").expect("a base").display().to_string();
@@ -141,7 +141,7 @@ fn an_adapter_of_the_hub_opens_over_a_base_and_by_itself() {
     assert!(hub.asked().iter().any(|request| request.path.ends_with("adapter_model.safetensors")));
     let (worked, said) = run(&hub, home.path(), &["--model", &base, "--adapter", "org/lora"]);
     assert!(worked && hub.asked().is_empty(), "all of it is in the cache: {said}");
-    // The authors' own path of the base is nowhere: the message says what to name.
+    // The base is a path on the authors' machine: the message names the flag to set.
     let (worked, said) = run(&hub, home.path(), &["--model", "org/lora"]);
     assert!(!worked && said.contains("/home/authors/models/Qwen3") && said.contains("--adapter"), "{said}");
     both.insert("adapter_config.json".into(), settings.replace("/home/authors/models/Qwen3", &base).into_bytes());
@@ -150,7 +150,7 @@ fn an_adapter_of_the_hub_opens_over_a_base_and_by_itself() {
     assert!(worked, "{said}");
 }
 
-/// Every request, by whether it had a token.
+/// For every request, whether it had a token.
 fn with_token(asked: &[Request], token: &str) -> (usize, usize) {
     let right = asked.iter().filter(|r| r.authorization.as_deref() == Some(&format!("Bearer {token}"))).count();
     let none = asked.iter().filter(|request| request.authorization.is_none()).count();
@@ -159,11 +159,11 @@ fn with_token(asked: &[Request], token: &str) -> (usize, usize) {
 }
 
 #[test]
-fn the_token_goes_to_the_hub_alone_and_is_never_said() {
+fn the_token_goes_only_to_the_hub_and_is_never_printed() {
     let checkpoint = || files("fixtures/micro/sft/checkpoint");
     let (hub, other) = (Hub::start(checkpoint(), "model.safetensors"), Hub::start(checkpoint(), ""));
     let token = "hf_secretsecretsecret";
-    // The same server under another name is another host: a name may lead anywhere tomorrow.
+    // The same server under another name is another host: the name may resolve elsewhere later.
     let renamed = hub.endpoint.replace("127.0.0.1", "localhost");
     for fault in [
         Fault::Elsewhere(other.endpoint.clone()),
@@ -192,7 +192,7 @@ fn the_token_goes_to_the_hub_alone_and_is_never_said() {
 }
 
 #[test]
-fn large_files_come_from_another_host_and_tokens_from_where_they_are_kept() {
+fn large_files_redirect_and_tokens_come_from_their_file() {
     let checkpoint = || files("fixtures/micro/sft/checkpoint");
     let (hub, other) = (Hub::start(checkpoint(), "model.safetensors"), Hub::start(checkpoint(), ""));
     hub.set(Fault::Elsewhere(other.endpoint.clone()));
@@ -217,7 +217,7 @@ fn large_files_come_from_another_host_and_tokens_from_where_they_are_kept() {
 }
 
 #[test]
-fn a_busy_hub_is_asked_again() {
+fn a_busy_hub_is_retried() {
     let hub = Hub::start(files("fixtures/micro/sft/checkpoint"), "model.safetensors");
     let home = tempfile::tempdir().expect("temp");
     hub.set(Fault::Busy(1));
@@ -240,14 +240,14 @@ fn the_cache_is_that_of_transformers() {
     assert!(folder.join(".no_exist").join(COMMIT).join("merges.txt").exists());
     assert!(tree(&folder).iter().all(|path| !path.ends_with(".incomplete") && !path.ends_with(".tmp")));
 
-    // What another program has fetched of a commit, weights and settings alone, is completed from that commit.
+    // A partial snapshot of another program (weights and settings only) is completed from the same commit.
     for name in ["tokenizer.json", "reasoning.json"] {
         fs::remove_file(folder.join("snapshots").join(COMMIT).join(name)).expect("a link");
     }
     let mut offline = command(&hub, home.path());
     offline.env("HF_HUB_CACHE", &cache).env("HF_HUB_OFFLINE", "1");
     let (_, said) = ended(&mut offline);
-    assert!(said.contains("lacks reasoning.json, tokenizer.json"), "{said}");
+    assert!(said.contains("without reasoning.json, tokenizer.json"), "{said}");
     hub.asked();
     let (worked, said) = ended(command(&hub, home.path()).env("HF_HUB_CACHE", &cache));
     assert!(worked, "{said}");
@@ -256,7 +256,7 @@ fn the_cache_is_that_of_transformers() {
     assert!(!asked.iter().any(|path| path.ends_with("model.safetensors")), "{asked:?}");
     let (worked, said) = ended(&mut offline);
     assert!(worked && !said.contains("cache"), "{said}");
-    assert!(hub.asked().is_empty(), "offline asks nobody");
+    assert!(hub.asked().is_empty(), "offline mode sends no request");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A local server of hub files that can send wrong data, break off or fall silent, and records its requests.
+//! A local hub server that can send wrong data, disconnect or hang, and records its requests.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -9,58 +9,58 @@ use std::sync::{Arc, Mutex};
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-/// What the server does wrong with the file that [`Hub::start`] names.
+/// Fault of the server for the file that [`Hub::start`] names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing.
     None,
-    /// The connection ends in the middle.
+    /// The connection ends in the middle of the file.
     BreaksOff,
     /// Fewer bytes than it announces, without an error.
     Short,
-    /// Bytes without end.
+    /// An endless body.
     Longer,
-    /// One byte is another; its tag is the SHA-256 of the right ones.
+    /// One byte differs; the ETag is the SHA-256 of the correct file.
     Changed,
-    /// The same with git's tag of a small file.
+    /// The same with the git hash of a small file.
     ChangedUnderGit,
-    /// Accepts the connection and says nothing more.
+    /// Accepts the connection and never answers.
     Silent,
     /// HTTP 500.
     Fails,
-    /// Sends on to itself without end.
+    /// An endless redirect to itself.
     Loops,
-    /// Sends on to nowhere.
+    /// A redirect to a host that does not exist.
     Nowhere,
-    /// Sends on to the same path at another address, as hubs do with large files.
+    /// A redirect to the same path on another host, as hubs do for large files.
     Elsewhere(String),
-    /// The same with every request, the list of files too.
+    /// The same for every request, including the file list.
     Moved(String),
-    /// A tag that leads out of the cache.
+    /// An ETag with a path out of the cache.
     HostileTag,
-    /// A commit that leads out of the cache.
+    /// A commit with a path out of the cache.
     HostileCommit,
     /// A commit that was pushed after the list of files was requested.
     Pushed,
-    /// Announces more bytes than there are disks for.
+    /// Announces more bytes than any disk has.
     Huge,
-    /// A list of files without end.
+    /// An endless file list.
     EndlessList,
-    /// Too busy the first time, and asks to wait so many seconds.
+    /// Too busy at the first request; asks to wait this many seconds.
     Busy(u64),
 }
 
-/// The commit that the server's repository has.
+/// Commit of the server's repository.
 pub const COMMIT: &str = "c0ffee";
 
 /// One request.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub path: String,
-    /// As the client names the server.
+    /// `Host` header.
     pub host: String,
     pub authorization: Option<String>,
-    /// The first and the last requested byte.
+    /// First and last requested byte.
     range: Option<(usize, Option<usize>)>,
 }
 
@@ -78,7 +78,7 @@ struct State {
 }
 
 impl Hub {
-    /// Serves `files` as every repository; `wrong` is the one that faults meet.
+    /// Serves `files` as every repository; `wrong` is the file with the fault.
     pub fn start(files: BTreeMap<String, Vec<u8>>, wrong: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
@@ -87,7 +87,7 @@ impl Hub {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let state = its.clone();
-                // A client that went away is its own affair.
+                // Ignore clients that disconnect.
                 std::thread::spawn(move || _ = state.serve(stream));
             }
         });
@@ -105,7 +105,7 @@ impl Hub {
 }
 
 impl Request {
-    /// Whether it goes on in the middle of a file.
+    /// Whether it resumes in the middle of a file.
     pub fn goes_on(&self) -> bool {
         self.range.is_some_and(|(from, _)| from > 0)
     }

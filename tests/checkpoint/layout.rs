@@ -1,4 +1,4 @@
-//! Files with other names or layouts of weights than ours: base classes, GPT-2, tied heads.
+//! Files with other weight names or layouts: base classes, GPT-2, tied heads.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use switchyard::model::checkpoint::{
 
 use super::support::*;
 
-/// A folder of these settings and tensors.
+/// A folder with these settings and tensors.
 fn written<'t>(dir: &Path, value: &Value, tensors: impl IntoIterator<Item = (String, &'t HostTensor)>) {
     fs::create_dir_all(dir).expect("creates");
     fs::write(dir.join("config.json"), value.to_string()).expect("writes");
@@ -29,7 +29,7 @@ fn counted(value: &Value) -> BTreeMap<String, HostTensor> {
 }
 
 #[test]
-fn a_base_class_leaves_the_prefix_away() {
+fn a_base_class_omits_the_prefix() {
     let root = tempfile::tempdir().expect("temp");
     for (name, value) in [("tied", qwen3_json()), ("untied", llama_json())] {
         let (dir, all) = (root.path().join(name), counted(&value));
@@ -38,7 +38,7 @@ fn a_base_class_leaves_the_prefix_away() {
         for (name, wanted) in &all {
             assert_eq!(&opened.tensor(name).expect("reads"), wanted, "{name}");
         }
-        // Without a head there are no logits: the error says so, and how to tie it.
+        // Without a head there are no logits: the error says how to tie it.
         if !opened.config.tie_word_embeddings {
             let headless = all.iter().filter(|(name, _)| *name != HEAD);
             written(&dir, &value, headless.map(|(name, t)| (name.trim_start_matches("model.").to_owned(), t)));
@@ -51,9 +51,9 @@ fn a_base_class_leaves_the_prefix_away() {
     }
 }
 
-/// Names as parallel, sharded, compiled and recomputed modules leave them in a state dict, and a trainer's module that holds the model.
+/// Prefixes of parallel, sharded, compiled and checkpointed modules in a state dict, and of a trainer's wrapper.
 #[test]
-fn what_training_puts_into_names_is_left_out() {
+fn prefixes_from_training_are_removed() {
     let root = tempfile::tempdir().expect("temp");
     let (dir, all) = (root.path().join("m"), counted(&llama_json()));
     let inside = |name: &str| name.replace("layers.0.", "layers.0._checkpoint_wrapped_module.");
@@ -71,7 +71,7 @@ fn what_training_puts_into_names_is_left_out() {
             assert_eq!(&opened.tensor(name).expect("reads"), wanted, "{}", form(name));
         }
     }
-    // Of other prefixes one name is shown, and factors that were never merged are named for what they are.
+    // For other prefixes the error shows one name; unmerged LoRA factors are named as such.
     written(&dir, &llama_json(), all.iter().map(|(name, t)| (format!("language_model.{name}"), t)));
     fails(ModelFiles::open_folder(&dir), &["missing", "among them `language_model.lm_head.weight`"]);
     let q = "model.layers.0.self_attn.q_proj";
@@ -79,7 +79,7 @@ fn what_training_puts_into_names_is_left_out() {
     let factor = HostTensor::new(vec![2, 2], vec![1.0; 4]).expect("fits");
     written(&dir, &llama_json(), unmerged.chain([(format!("{q}.lora_A.default.weight"), &factor)]));
     fails(ModelFiles::open_folder(&dir), &[q, "missing", "not merged", "merge_and_unload"]);
-    // One matrix for queries, keys and values is no Llama's: their order is unknown.
+    // No Llama has one matrix for queries, keys and values: their order is unknown.
     let fused = HostTensor::new(vec![96, 32], vec![0.5; 96 * 32]).expect("fits");
     let others = all.iter().filter(|(name, _)| !["q_proj", "k_proj", "v_proj"].iter().any(|part| name.contains(part)));
     let others = others.map(|(name, t)| (name.clone(), t));
@@ -88,9 +88,9 @@ fn what_training_puts_into_names_is_left_out() {
     fails(ModelFiles::open_folder(&dir), &["q_proj", "missing", "qkv_proj"]);
 }
 
-/// GPT-2 by its own names, with and without `transformer.`, and with the masks that old files hold.
+/// GPT-2's names with and without `transformer.`, and the masks of old files.
 #[test]
-fn gpt2_is_read_from_its_own_layout_and_written_in_it() {
+fn gpt2_is_read_and_written_in_its_layout() {
     let root = tempfile::tempdir().expect("temp");
     let (ours, all) = (root.path().join("ours"), counted(&gpt2_json()));
     save(&ours, &config(&gpt2_json()), &SaveOptions::default());
@@ -128,9 +128,9 @@ fn gpt2_is_read_from_its_own_layout_and_written_in_it() {
     fails(ModelFiles::open_folder(&ours), &["embed_positions", "missing"]);
 }
 
-/// As transformers 5 ties: one table where both are the same or one is missing, two where they differ.
+/// As in transformers 5: one table if both are equal or one is missing, two if they differ.
 #[test]
-fn a_head_is_tied_where_the_file_has_one_table() {
+fn a_head_is_tied_if_the_file_has_one_table() {
     let root = tempfile::tempdir().expect("temp");
     let all = counted(&qwen3_json());
     let table = &all[EMBED];

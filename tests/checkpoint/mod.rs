@@ -1,4 +1,4 @@
-//! Checkpoint files in and out: what is read equals what was written, and bad files are one-line errors.
+//! Reading and writing checkpoints: round trips are exact, and bad files give one-line errors.
 
 mod config;
 mod folder;

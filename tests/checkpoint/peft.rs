@@ -45,7 +45,7 @@ fn base(dir: &Path, value: &Value) -> ModelFiles {
     ModelFiles::open_folder(dir).expect("opens")
 }
 
-/// Factors alone.
+/// An adapter with LoRA factors only.
 fn of_factors(config: AdapterConfig, factors: BTreeMap<String, Factors>) -> AdapterWeights {
     AdapterWeights { config, factors, replaced: BTreeMap::new(), token_rows: None, head_rows: None }
 }
@@ -70,7 +70,7 @@ fn written(
     ModelFiles::open_folder(dir).expect("opens")
 }
 
-/// Every tensor of the second model is in the first, to 1e-5.
+/// Every tensor of the second model is in the first, within 1e-5.
 #[track_caller]
 fn same_weights(found: &ModelFiles, wanted: &ModelFiles) {
     for (name, want) in wanted.tensors().map(|read| read.expect("reads")) {
@@ -120,7 +120,7 @@ fn an_adapter_reads_back_merges_and_resizes() {
     assert_eq!(apart.tensor(EMBED).expect("reads"), embed);
 }
 
-/// As the paper's release: both embeddings cut (151936 to 151672 rows there), keys as PEFT's versions write them.
+/// As in the paper's release: both embeddings cut (151936 to 151672 rows), keys of each PEFT version.
 #[test]
 fn keys_of_every_peft_version_are_understood() {
     let root = tempfile::tempdir().expect("temp");
@@ -159,7 +159,7 @@ fn keys_of_every_peft_version_are_understood() {
         assert_eq!(both.tensor(EMBED).expect("reads"), embed);
         assert_eq!(both.tensor(HEAD).expect("reads"), head);
         assert_ne!(both.tensor(Q0).expect("reads"), q);
-        // What was merged can be saved and opened as a model of its own.
+        // A merged model can be saved and opened.
         let out = root.path().join(format!("merged-{ka}-{kh}"));
         let again = written(&out, &both.config, both.tensors());
         assert_eq!(again.tensor(Q0).expect("reads"), both.tensor(Q0).expect("reads"));
@@ -184,6 +184,9 @@ fn unsupported_settings_are_refused_by_name() {
         ("layer_replication", json!([[0, 1]])),
         ("r", json!(0)),
         ("lora_alpha", json!("much")),
+        ("use_rslora", json!("true")),
+        ("ensure_weight_tying", json!(1)),
+        ("revision", json!(2)),
         ("target_modules", json!(3)),
         ("layers_to_transform", json!(["a"])),
     ] {
@@ -195,9 +198,9 @@ fn unsupported_settings_are_refused_by_name() {
     assert_eq!(AdapterConfig::from_json(&kept.to_json(), "c").expect("reads"), kept);
 }
 
-/// As transformers 5.24 opens a folder of both, whatever base the adapter names.
+/// As in transformers 5.24, a folder with both uses its model as the base, whatever the adapter names.
 #[test]
-fn an_adapter_goes_over_the_model_beside_it() {
+fn an_adapter_applies_to_the_model_next_to_it() {
     let root = tempfile::tempdir().expect("temp");
     let (below, both) = (root.path().join("base"), root.path().join("both"));
     let base = base(&below, &llama_json());
@@ -216,15 +219,15 @@ fn an_adapter_goes_over_the_model_beside_it() {
     assert_ne!(wanted, q);
     assert_eq!(opened.tensor(Q0).expect("reads"), wanted);
     assert_names(&opened.notes.join("\n"), &["a whole model and an adapter", "move adapter_config.json away"]);
-    // Several adapters of one model are in folders with their names.
+    // Several adapters of one model are in folders named after them.
     let several = root.path().join("several");
     save_adapter(&several.join("default"), &adapter, Dtype::F32, &[], false).expect("saves");
     fails(Adapter::open(&several), &["several", "name one of", "default"]);
 }
 
-/// PEFT does not find the modules of a model without head in a causal one, and uses none of the factors.
+/// PEFT does not find a headless model's modules in a causal model, and ignores all factors.
 #[test]
-fn an_adapter_of_a_base_class_is_refused() {
+fn an_adapter_of_a_base_class_is_an_error() {
     let root = tempfile::tempdir().expect("temp");
     let base = base(&root.path().join("base"), &llama_json());
     let names = ["q_proj"];
@@ -240,7 +243,7 @@ fn an_adapter_of_a_base_class_is_refused() {
 }
 
 #[test]
-fn what_does_not_fit_the_base_is_named() {
+fn mismatches_with_the_base_are_named() {
     let root = tempfile::tempdir().expect("temp");
     let config = config(&qwen3_json());
     let dir = root.path().join("adapter");
@@ -271,7 +274,7 @@ fn what_does_not_fit_the_base_is_named() {
     assert_eq!(write(&settings(&names), &lora, &[(EMBED, same.clone()), (HEAD, same)]).expect("fits").vocab_size, 41);
     let mut head = lora.clone();
     head.insert(HEAD.into(), Factors { a: tensor(&[3, 32], 1), b: tensor(&[40, 3], 1) });
-    // Not a target: left out, as in PEFT. A target: the head is then a matrix of its own.
+    // Not a target: ignored, as in PEFT. A target: the head becomes a separate matrix.
     assert!(write(&settings(&names), &head, &[]).expect("fits").tie_word_embeddings);
     let targets = ["q_proj", "up_proj", "lm_head"];
     assert!(!write(&settings(&targets), &head, &[]).expect("fits").tie_word_embeddings);
@@ -281,9 +284,9 @@ fn what_does_not_fit_the_base_is_named() {
     fails(Adapter::open(root.path()), &["adapter_config.json"]);
 }
 
-/// New rows behind the table's own, and changed ones among them, of a tied model.
+/// Appended rows and changed rows of a tied model's table.
 #[test]
-fn token_rows_are_read_and_those_that_leave_a_gap_are_refused() {
+fn token_rows_are_read_and_gaps_are_errors() {
     let root = tempfile::tempdir().expect("temp");
     let base_dir = root.path().join("base");
     let base = base(&base_dir, &qwen3_json());
@@ -346,14 +349,14 @@ fn token_rows_over_a_resized_table_are_read() {
     assert_eq!(both.tensor(HEAD).expect("reads"), head);
 }
 
-/// Two phases of LoRA that were merged, with singular values that are known, are found again as one adapter.
+/// Two merged LoRA phases with known singular values are recovered as one adapter.
 #[test]
-fn what_merged_phases_changed_is_one_adapter() {
+fn merged_phases_are_recovered_as_one_adapter() {
     let root = tempfile::tempdir().expect("temp");
     let base_dir = root.path().join("base");
     let base = base(&base_dir, &qwen3_json());
     let old = base.config.vocab_size;
-    // Unit vectors: the factors' product has the singular values 4, 2 and 1.
+    // With unit vectors the product of the factors has the singular values 4, 2 and 1.
     let unit = |n: usize, at: usize| (0..n).map(move |i| f32::from(u8::from(i == at)));
     let known = |shape: &[usize]| Factors {
         a: HostTensor::new(vec![3, shape[1]], (0..3).flat_map(|k| unit(shape[1], k + 2)).collect()).expect("fits"),
@@ -400,7 +403,7 @@ fn what_merged_phases_changed_is_one_adapter() {
     let adapter = Arc::new(Adapter::open(&dir).expect("opens"));
     let again = ModelFiles::open_folder(&base_dir).expect("opens").with_adapter(adapter, Apply::Merged).expect("fits");
     same_weights(&again, &trained);
-    // Eckart and Young: rank 2 leaves out the smallest singular value, rank 1 the two smallest.
+    // Eckart–Young: rank 2 drops the smallest singular value, rank 1 the two smallest.
     for (r, want) in [(1, 5.0 / 21.0), (2, 1.0 / 21.0)] {
         let lost = make(r).lost;
         assert!((lost - want).abs() < 1e-6, "rank {r} leaves out {lost}, expected {want}");
@@ -408,9 +411,9 @@ fn what_merged_phases_changed_is_one_adapter() {
     fails(difference(&base, &base, 2), &["same matrices"]);
 }
 
-/// PEFT's own adapter, merged into a model, comes out of `probe adapter` again; what an adapter cannot hold is refused by name.
+/// `probe adapter` recovers PEFT's adapter from the merged model, and rejects by name changes that no adapter can store.
 #[test]
-fn the_program_finds_a_merged_adapter_of_peft_again() {
+fn the_program_recovers_a_merged_adapter_of_peft() {
     let root = tempfile::tempdir().expect("temp");
     let open = |adapter: &Path| {
         let base = ModelFiles::open_folder("fixtures/tiny/qwen3_tied").expect("opens");
@@ -426,8 +429,8 @@ fn the_program_finds_a_merged_adapter_of_peft_again() {
         command.arg(root.path().join(out));
         command
     };
-    let (printed, said) = done(&mut run("fixtures/tiny/qwen3_tied", "found"));
-    assert!((printed + &said).contains("4 token rows"), "{said}");
+    let (printed, text) = done(&mut run("fixtures/tiny/qwen3_tied", "found"));
+    assert!((printed + &text).contains("4 token rows"), "{text}");
     same_weights(&open(&root.path().join("found")), &merged);
     refused(&mut run("fixtures/tiny/qwen3_tied", "found"), &["already exists"]);
     refused(&mut run("fixtures/tiny/llama_gqa", "other"), &["shapes differ"]);
@@ -435,7 +438,7 @@ fn the_program_finds_a_merged_adapter_of_peft_again() {
     refused(&mut run("fixtures/tiny/qwen3_tied", "heads"), &["heads.safetensors"]);
 }
 
-/// A padded table that was cut in training is written whole; a bias that was trained is refused.
+/// A padded table that was cut in training is written whole; a trained bias is an error.
 #[test]
 fn a_cut_table_is_written_whole_and_a_trained_bias_is_refused() {
     let root = tempfile::tempdir().expect("temp");
@@ -470,10 +473,10 @@ fn a_cut_table_is_written_whole_and_a_trained_bias_is_refused() {
     fails(difference(&qwen2, &biased, 1), &["q_proj.bias", "no biases"]);
 }
 
-/// Of q and v alone a rank-1 change, of every matrix that goes down, of a row of the table and of the positions: under the names that
-/// PEFT has for a GPT-2, and read back as what was trained.
+/// Rank-1 changes of q and v only, of every down projection, of an embedding row and of the positions: written under PEFT's names for
+/// GPT-2, and read back as trained.
 #[test]
-fn a_gpt2s_adapter_goes_by_its_own_names() {
+fn a_gpt2_adapter_has_pefts_names() {
     let root = tempfile::tempdir().expect("temp");
     let base = ModelFiles::open_folder("fixtures/tiny/gpt2_tied").expect("opens");
     let changed = ["q_proj.weight", "v_proj.weight", "down_proj.weight"];

@@ -1,4 +1,4 @@
-//! What `torch.save` wrote: every form of a state dict, models in several files, and nothing executed.
+//! Files of `torch.save`: every form of a state dict, models in several files, and no code is executed.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn every_form_of_a_state_dict_has_the_values_of_pytorch() {
             let (ours, theirs) = (found.tensor(name).expect("reads"), wanted.tensor(name).expect("reads"));
             assert_eq!(ours, theirs, "{file}.pt: {name}");
         }
-        // The steps, which are whole numbers, are there and cannot be read as weights.
+        // The step counters are listed, but integers cannot be read as weights.
         let more = found.names().count() - wanted.names().count();
         assert_eq!(more, usize::from(file == "archive"));
     }
@@ -29,7 +29,7 @@ fn every_form_of_a_state_dict_has_the_values_of_pytorch() {
 }
 
 #[test]
-fn what_is_no_state_dict_is_refused_by_name_and_never_run() {
+fn other_pickles_are_errors_by_name_and_never_run() {
     let open = |file: &str| PickleFile::open(&Path::new(FOLDER).join(file));
     // On Linux `os` is `posix` to a pickle.
     fails(open("hostile.pt"), &["hostile.pt", "posix.system", "not executed"]);
@@ -67,7 +67,7 @@ fn a_model_in_several_bin_files_is_the_one_in_safetensors() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
 
-    /// Whatever a file holds, opening it and reading everything returns.
+    /// Opening and reading a file never panics.
     #[test]
     fn damaged_files_never_panic(legacy: bool, hits in prop::collection::vec((0usize..4000, any::<u8>()), 1..5)) {
         let file = if legacy { "legacy.pt" } else { "archive.pt" };

@@ -1,4 +1,4 @@
-//! Folders that hold no model themselves: named for what they are, opened where it is clear.
+//! Folders that are not models: the error names their kind; unambiguous ones are opened.
 
 use std::fs;
 use std::path::Path;
@@ -14,8 +14,8 @@ fn touch(root: &Path, file: &str) {
 }
 
 #[test]
-fn a_folder_without_a_model_is_named_for_what_it_is() {
-    for (files, said) in [
+fn the_error_for_a_folder_without_a_model_names_its_kind() {
+    for (files, text) in [
         (&["README.md", "M-Q8_0.gguf", "M-Q4_0.gguf"][..], &["folder of GGUF files", "M-Q4_0.gguf", "M-Q8_0.gguf"][..]),
         (&["M-00001-of-00002.gguf", "M-00002-of-00002.gguf"], &["give ", "M-00001-of-00002.gguf"]),
         (&["checkpoint-100/config.json", "checkpoint-20/config.json"], &["trainer's folder", "checkpoint-100"]),
@@ -27,18 +27,18 @@ fn a_folder_without_a_model_is_named_for_what_it_is() {
         let root = tempfile::tempdir().expect("temp");
         files.iter().for_each(|file| touch(root.path(), file));
         let said_here = message(ModelFiles::open_folder(root.path()));
-        assert_names(&said_here, said);
+        assert_names(&said_here, text);
         assert!(!said_here.contains("-00002-of"), "a later part is not to be named: {said_here}");
     }
     // The later checkpoint comes first.
     let root = tempfile::tempdir().expect("temp");
     ["checkpoint-100/x", "checkpoint-20/x"].iter().for_each(|file| touch(root.path(), file));
-    let said = message(ModelFiles::open_folder(root.path()));
-    assert!(said.find("checkpoint-100") < said.find("checkpoint-20"), "{said}");
+    let text = message(ModelFiles::open_folder(root.path()));
+    assert!(text.find("checkpoint-100") < text.find("checkpoint-20"), "{text}");
 }
 
 #[test]
-fn the_hubs_cache_opens_where_it_is_clear_which_version() {
+fn the_hubs_cache_opens_if_the_version_is_unambiguous() {
     let root = tempfile::tempdir().expect("temp");
     let repository = root.path().join("models--org--name");
     let config = config(&qwen3_json());

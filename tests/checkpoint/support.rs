@@ -1,4 +1,4 @@
-//! Small models made of counted-up numbers.
+//! Small models with consecutive numbers as weights.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ pub fn qwen3_json() -> Value {
     })
 }
 
-/// Like Qwen2.5's files: a window that is off, no head width, biases not mentioned.
+/// Like Qwen2.5's config: window off, no head width, no key for biases.
 pub fn qwen2_json() -> Value {
     json!({
         "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu", "vocab_size": 40,
@@ -28,7 +28,7 @@ pub fn qwen2_json() -> Value {
     })
 }
 
-/// As Qwen3-30B-A3B's files are, with a layer whose feed-forward is dense.
+/// Like Qwen3-30B-A3B's config, with one dense layer.
 pub fn qwen3_moe_json() -> Value {
     json!({
         "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_act": "silu", "vocab_size": 40,
@@ -40,7 +40,7 @@ pub fn qwen3_moe_json() -> Value {
     })
 }
 
-/// As Gemma's first files are: "gelu" means the approximation, and half the keys are left to their defaults.
+/// Like Gemma 1's config: "gelu" means the approximation, and half the keys are missing.
 pub fn gemma_json() -> Value {
     json!({
         "architectures": ["GemmaForCausalLM"], "model_type": "gemma", "hidden_act": "gelu", "hidden_activation": null,
@@ -49,7 +49,7 @@ pub fn gemma_json() -> Value {
     })
 }
 
-/// As Gemma 2's files are, with caps and window left to their defaults.
+/// Like Gemma 2's config, with default caps and window.
 pub fn gemma2_json() -> Value {
     json!({
         "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "hidden_act": "gelu_pytorch_tanh",
@@ -59,7 +59,7 @@ pub fn gemma2_json() -> Value {
     })
 }
 
-/// As Mistral's files are from v0.2 on, with what they may leave to its defaults.
+/// Like Mistral's config from v0.2 on, without optional keys.
 pub fn mistral_json() -> Value {
     json!({
         "architectures": ["MistralForCausalLM"], "model_type": "mistral", "hidden_act": "silu", "vocab_size": 40,
@@ -68,7 +68,7 @@ pub fn mistral_json() -> Value {
     })
 }
 
-/// As GPT-2's files are, with what they leave to its defaults.
+/// Like GPT-2's config, without optional keys.
 pub fn gpt2_json() -> Value {
     json!({
         "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new", "vocab_size": 40,
@@ -77,7 +77,7 @@ pub fn gpt2_json() -> Value {
     })
 }
 
-/// As OLMo 2's files are: norms behind attention and feed-forward, and over all heads of queries and of keys.
+/// Like OLMo 2's config: norms after attention and feed-forward, and over all query heads and all key heads.
 pub fn olmo2_json() -> Value {
     json!({
         "architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "hidden_act": "silu", "vocab_size": 40,
@@ -119,7 +119,7 @@ pub fn save(dir: &Path, config: &ModelConfig, options: &SaveOptions) {
     save_hf_folder(dir, config, tensors(config), options).expect("saves");
 }
 
-/// The message as a user sees it: it must be one line.
+/// The message that a user sees: one line.
 pub fn message<T>(result: Result<T>) -> String {
     let text = match result {
         Ok(_) => panic!("expected an error"),
@@ -129,7 +129,7 @@ pub fn message<T>(result: Result<T>) -> String {
     text
 }
 
-/// An error of one line that has all of this.
+/// A one-line error that contains all of `parts`.
 #[track_caller]
 pub fn fails<T>(result: Result<T>, parts: &[&str]) {
     assert_names(&message(result), parts);

@@ -1,11 +1,11 @@
-//! The hand-built models of `known`, with a head that looks at the latents and is of no use.
+//! The hand-built models of `known`, with a decoy head that attends to the latents and has no effect.
 //!
-//! | node | what it does | what a tool must say |
+//! | node | function | expected finding |
 //! | --- | --- | --- |
 //! | L0H0 | at `<swi>`: copies the digit into the state | writes the operand |
 //! | MLP 1 | adds one to the state at each step | writes the result |
 //! | L2H0 | at `#`: reads the state of the last latent (of the inert model: the digit) | reads the result |
-//! | L3H0 | the decoy: at `#` it looks at the last latent, copies its state to where nothing reads | looks, is not used |
+//! | L3H0 | the decoy: at `#` it looks at the last latent, copies its state to unread coordinates | attends, is not used |
 
 use std::path::PathBuf;
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! A running `probe explore`, which is killed when the test ends.
+//! A running `probe explore`, killed at the end of the test.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ pub struct Explorer {
 }
 
 impl Explorer {
-    /// Runs a command `probe explore` and reads the address that it prints.
+    /// Starts `probe explore` and reads the address that it prints.
     pub fn start(mut command: Command) -> Self {
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("a process");
         let mut address = String::new();

@@ -31,7 +31,7 @@ pub fn real_data(what: &str) -> Option<PathBuf> {
     None
 }
 
-/// How long this thread computed in `run`, whatever else the machine does; wall time where Linux's count is missing.
+/// CPU time of this thread in `run`; wall time without Linux's counter.
 pub fn thread_time(run: impl FnOnce()) -> Duration {
     let used = || {
         let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
@@ -73,7 +73,7 @@ pub fn relative(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).fold(0.0_f32, |m, (x, y)| m.max((x - y).abs())) / scale
 }
 
-/// Hidden states of one row by the definition: no cache, no batch, the whole prefix again for every position.
+/// Hidden states of one row by definition: no cache, no batch, a full forward of the prefix for every position.
 pub fn naive(model: &Decoder, ids: &[u32], latent: u32) -> Vec<Vec<f32>> {
     let mut inputs: Vec<Tensor<3>> = vec![];
     let mut hidden: Vec<Tensor<3>> = vec![];

@@ -1,4 +1,4 @@
-//! The programs as a user runs them, and the folders that they are given.
+//! Runs the programs as a user does, and makes their folders.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -17,7 +17,7 @@ pub fn program(name: &str) -> Command {
     Command::new(found.unwrap_or_else(|| panic!("no program {name}")).1)
 }
 
-/// What it printed, standard error last.
+/// Standard output, then standard error.
 pub fn text_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
@@ -31,7 +31,7 @@ pub fn done(command: &mut Command) -> (String, String) {
     (printed, said)
 }
 
-/// An error of the user's, with all of this on standard error.
+/// Exit code 2, with all of these texts on standard error.
 #[track_caller]
 pub fn refused(command: &mut Command, parts: &[&str]) {
     let output = command.output().expect("it runs");

@@ -1,9 +1,9 @@
-//! What a run left on disk, to compare two runs byte for byte.
+//! Compares the files of two runs byte for byte.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// That two runs left the same files with the same bytes, `after` what happened to the second.
+/// Asserts that two runs have the same files with the same bytes. `after` names the second run's interruption.
 #[track_caller]
 pub fn assert_same(whole: &Path, broken: &Path, after: &str) {
     if let Some(difference) = difference(whole, broken) {
@@ -11,7 +11,7 @@ pub fn assert_same(whole: &Path, broken: &Path, after: &str) {
     }
 }
 
-/// The first difference of two runs.
+/// First difference between two runs.
 pub fn difference(whole: &Path, broken: &Path) -> Option<String> {
     let (whole, broken) = (files(whole, whole), files(broken, broken));
     let missing =
@@ -22,7 +22,7 @@ pub fn difference(whole: &Path, broken: &Path) -> Option<String> {
     missing.or(left).or_else(|| differs().map(|(name, _)| format!("{} differs", name.display())))
 }
 
-/// Every file of a run by its path in `root`, without what depends on the clock or on how the command was typed.
+/// Every file of a run by its path in `root`, without values that depend on the clock or the command line.
 fn files(root: &Path, folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     const CLOCK: [&str; 2] = ["seconds", "tokens_per_s"];
     let mut found = BTreeMap::new();
@@ -34,12 +34,12 @@ fn files(root: &Path, folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         }
         let name = path.strip_prefix(root).expect("inside").to_path_buf();
         if name == Path::new(".lock") {
-            // Who held it last.
+            // Names the last process to lock it.
             continue;
         }
         let ending = |wanted: &str| path.extension().is_some_and(|e| e == wanted);
         let bytes = match path.file_stem().and_then(|stem| stem.to_str()) {
-            // The same rows again; CSV has no types of its own.
+            // The same rows as the Parquet file, untyped.
             Some("metrics") if ending("csv") => vec![],
             Some("metrics") => {
                 let rows = switchyard::store::read_flat(&path).expect("rows");

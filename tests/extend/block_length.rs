@@ -1,4 +1,4 @@
-//! A stranger's experiment: how many latent steps a block has.
+//! A third-party experiment: how many latent steps a block has.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -10,14 +10,14 @@ use crate::stats::Estimate;
 use crate::stats::by_problem::mean;
 use crate::study::Study;
 
-/// What it asks.
+/// Question of the experiment.
 pub const ABOUT: About = About::asking("latent steps per problem");
 
-/// Settings of its own.
+/// Its settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Steps beyond this many are not counted; 0: all are.
+    /// Maximum number of counted steps; 0: no maximum.
     pub most: usize,
 }
 
@@ -30,7 +30,7 @@ rows! {
     }
 }
 
-/// Decodes the problems and counts.
+/// Decodes the problems and counts latent steps.
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let (_, traces) = study.decoded()?;
     let steps = |i: usize| traces[i].positions.iter().filter(|p| p.kind == PositionRole::Latent).count();

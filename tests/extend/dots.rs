@@ -1,4 +1,4 @@
-//! A stranger's method: no chain of thought, and a fixed number of latents after the question.
+//! A third-party method: no chain of thought, and a fixed number of latents after the question.
 
 use anyhow::Result;
 
@@ -16,7 +16,7 @@ settings! {
     /// Batch and learning rate are those of `base`.
     pub struct Settings {
         pub steps: usize = 0 => Count(0, STEPS),
-        /// After the question.
+        /// Latents after the question.
         pub latents: usize = 2 => Count(1, POSITIONS),
     }
 }

@@ -1,4 +1,4 @@
-//! A stranger's intervention: every latent input with its sign turned.
+//! A third-party intervention: negates every latent input.
 
 use super::{Acts, Intervention, InterventionAbout, LatentPlace};
 

@@ -1,4 +1,4 @@
-//! A stranger's task: the parity of some bits, one step a bit.
+//! A third-party task: the parity of some bits, one step per bit.
 
 use anyhow::{Result, ensure};
 use rand::Rng;
@@ -39,7 +39,7 @@ impl TaskFamily for ParityBits {
     }
 
     fn structure(plan: &Vec<bool>) -> u64 {
-        // Not the number itself: its low bits would choose the split.
+        // Not the number itself: its low bits would determine the split.
         plan.iter()
             .fold(1_u64, |hash, &bit| (hash * 31 + u64::from(bit)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29))
     }

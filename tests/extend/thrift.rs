@@ -1,4 +1,4 @@
-//! A stranger's reward term: latent steps cost.
+//! A third-party reward term: a cost per latent step.
 
 use super::RewardTerm;
 

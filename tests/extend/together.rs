@@ -1,5 +1,5 @@
-//! The stranger's five files at work in one run: the method is trained on the task, the experiment and the intervention are
-//! run on what was trained, and the report shows the method. `tests/extend.rs` compiles this inside a copy of both packages.
+//! The five third-party files in one run: the method is trained on the task, the experiment and the intervention run on the
+//! checkpoint, and the report shows the method. `tests/extend.rs` compiles this inside a copy of both packages.
 
 use switchyard::experiments::{ALL, Journal, Run, Settings, latent_intervention};
 use switchyard::machine::Machine;
@@ -14,7 +14,7 @@ use crate::report::folder::Folder;
 use crate::report::render::report;
 
 #[test]
-fn a_stranger_trains_measures_and_intervenes() {
+fn an_extension_trains_measures_and_intervenes() {
     let temporary = tempfile::tempdir().expect("a temporary folder");
     let out = temporary.path().join("run");
     let mut recipe = Recipe::resolve("smoke", &["task={ family = \"parity-bits\" }".into()]).expect("a recipe");
@@ -48,7 +48,7 @@ fn a_stranger_trains_measures_and_intervenes() {
         world: World::ALONE,
         stop: switchyard::progress::stop_asked,
     };
-    let RunEnd::Finished(results) = run(recipe, options).expect("trains") else { panic!("nobody stopped it") };
+    let RunEnd::Finished(results) = run(recipe, options).expect("trains") else { panic!("the run was not stopped") };
     assert!(results.iter().any(|phase| phase.phase == "dots"));
 
     let study = Study::open(&out, "dots", Some(20), 0).expect("a checkpoint of the method");
@@ -62,11 +62,11 @@ fn a_stranger_trains_measures_and_intervenes() {
         let settings: Settings = toml::from_str(recipe).expect("its own settings");
         let setup = (experiment.settings)(&settings);
         let mut journal = Journal::new(temporary.path().into(), "dots".into(), experiment.files(&settings), setup);
-        let said = measure(&study, &settings, &mut journal).expect("measures");
+        let text = measure(&study, &settings, &mut journal).expect("measures");
         let rows = read_flat(&temporary.path().join("block_length-dots.parquet")).expect("rows");
         assert_eq!(rows.len(), 1);
         assert_eq!(rows[0]["latent_steps.value"], steps, "the method's block has two steps");
-        assert!(said.starts_with(&steps.to_string()), "{said}");
+        assert!(text.starts_with(&steps.to_string()), "{text}");
     }
 
     let config = latent_intervention::Config { modes: vec!["negate".into()], ..Default::default() };
@@ -74,7 +74,7 @@ fn a_stranger_trains_measures_and_intervenes() {
     let negate = summary.rows.iter().find(|row| row.mode == "negate").expect("the mode is listed");
     assert!(negate.mean_change > 0.0, "turned vectors are elsewhere");
 
-    // Nothing in the package of the report names the method.
+    // The report's package does not name the method.
     let page = temporary.path().join("index.html");
     report(&[Folder::open(&out).expect("a run")], &page).expect("a page");
     let [table, figure] = ["tables/tab-main.md", "figures/fig-pareto.svg"]

@@ -22,14 +22,14 @@ use switchyard::train::state::PhaseFolder;
 use switchyard::train::trainer::Trainer;
 use switchyard_programs::report::folder::Folder;
 
-/// A file that a user may name, and what reads it.
+/// A file that a user may name, and its parser.
 pub struct Target {
-    /// Files of the repository: one is changed, the others (of the same folder) stay as they are.
+    /// Files of the repository: one is mutated, the others of its folder are not.
     pub folder: &'static str,
     pub file: &'static str,
-    /// Whether it is changed as text.
+    /// Whether it is mutated as text.
     pub text: bool,
-    /// Gets the folder and the changed file; whether it took them.
+    /// Parses the mutated file in its folder. Returns whether it was accepted.
     pub read: fn(&Path, &Path) -> bool,
 }
 
@@ -59,7 +59,7 @@ pub const TARGETS: [Target; 23] = [
     Target { folder: STATE, file: "sft/state-0000001/optimizer.bpk", text: false, read: state },
 ];
 
-/// No folder of the repository: [`place`] writes a training state after one step.
+/// Not a folder of the repository: [`place`] writes a training state after one step.
 const STATE: &str = "a training state";
 
 fn opened(model: &Path, adapter: Option<&Path>) -> bool {
@@ -144,7 +144,7 @@ fn trained() -> Trainer {
     trainer
 }
 
-/// Going on from a state. Its checksums are made right first: they are no wall against who can write them.
+/// Resumes from a state. Recomputes its checksums first: they do not stop an attacker who can write them.
 fn state(folder: &Path, _: &Path) -> bool {
     let file = folder.join("sft/state.json");
     let text = std::fs::read_to_string(&file).unwrap_or_default();

@@ -1,12 +1,12 @@
-//! Changes that keep what a reader checks first: JSON stays JSON, a safetensors header fits its length, Parquet has the right
-//! checksum. The content is hostile: entries that overlap or occur twice, names that lead elsewhere, absurd numbers.
+//! Mutations that pass a reader's first checks: JSON stays valid, a safetensors header matches its length, Parquet has the right
+//! checksum. The content is hostile: overlapping or duplicate entries, paths that lead elsewhere, absurd numbers.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-/// The seed changed so, where its kind is one that this file knows.
+/// The mutated seed, if its format is supported here.
 pub fn changed(seed: &[u8], file: &str, rng: &mut ChaCha8Rng) -> Option<Vec<u8>> {
     match file.rsplit('.').next()? {
         "json" | "jsonl" => Some(text(serde_json::from_slice(seed).ok()?, rng).into_bytes()),
@@ -21,7 +21,7 @@ pub fn changed(seed: &[u8], file: &str, rng: &mut ChaCha8Rng) -> Option<Vec<u8>>
     }
 }
 
-/// A value that nobody means.
+/// A hostile value.
 fn odd(rng: &mut ChaCha8Rng) -> Value {
     match rng.random_range(0..16) {
         0 => json!(-1),
@@ -43,12 +43,12 @@ fn odd(rng: &mut ChaCha8Rng) -> Value {
     }
 }
 
-/// Every node, as the way to it.
+/// Path of every node.
 fn ways(value: &Value, way: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
     found.push(way.clone());
     let inner: Vec<(String, &Value)> = match value {
         Value::Object(map) => map.iter().map(|(key, value)| (key.clone(), value)).collect(),
-        // A few of a long list represent it.
+        // Only the first items of a long list.
         Value::Array(list) => list.iter().take(20).enumerate().map(|(i, value)| (i.to_string(), value)).collect(),
         _ => vec![],
     };
@@ -92,7 +92,7 @@ fn tree(root: &mut Value, rng: &mut ChaCha8Rng) {
     }
 }
 
-/// Sometimes with its first key twice.
+/// Sometimes duplicates its first key.
 fn text(mut root: Value, rng: &mut ChaCha8Rng) -> String {
     tree(&mut root, rng);
     let twice = root.as_object().and_then(|map| map.iter().next()).map(|(key, _)| json!({ key: odd(rng) }).to_string());
@@ -102,7 +102,7 @@ fn text(mut root: Value, rng: &mut ChaCha8Rng) -> String {
     }
 }
 
-/// A header whose entries share, shift, swap or repeat their places.
+/// A header whose entries share, shift, swap or repeat their offsets.
 fn entries(header: Map<String, Value>, rng: &mut ChaCha8Rng) -> String {
     let mut entries: Vec<(String, Value)> = header.into_iter().collect();
     for _ in 0..rng.random_range(1..=3) {
@@ -128,7 +128,7 @@ fn entries(header: Map<String, Value>, rng: &mut ChaCha8Rng) -> String {
     format!("{{{}}}", entries.iter().map(one).collect::<Vec<_>>().join(","))
 }
 
-/// Bytes changed before the checksum is made.
+/// Bytes changed before the checksum is computed.
 fn sealed(seed: &[u8], rng: &mut ChaCha8Rng) -> Option<Vec<u8>> {
     const SEAL: usize = 8 + 32;
     let tail = seed.len().checked_sub(8)?;
@@ -138,13 +138,13 @@ fn sealed(seed: &[u8], rng: &mut ChaCha8Rng) -> Option<Vec<u8>> {
     let mark = &seed[pages.len()..pages.len() + 8];
     let mut rest = seed[footer..].to_vec();
     for _ in 0..rng.random_range(1..=4) {
-        // The footer's length and the magic behind it stay.
+        // The footer's length and the magic after it do not change.
         let part = if rng.random_bool(0.5) { &mut pages[4..] } else { &mut rest[..length] };
         let at = rng.random_range(0..part.len());
         match rng.random_range(0..3) {
             0 => part[at] ^= 1 << rng.random_range(0..8),
             1 => part[at] = [0, 0x7F, 0x80, 0xFF][rng.random_range(0..4)],
-            // Numbers are written seven bits a byte: a large one.
+            // A large varint (seven bits per byte).
             _ => {
                 let to = (at + 5).min(part.len());
                 part[at..to].fill(0xFF);

@@ -1,4 +1,4 @@
-//! PEFT adapters: merged into the weights, and attached as factors, are one model.
+//! PEFT adapters: merged and attached factors give the same model.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use switchyard::model::{Decoder, Hooks};
 
 use super::reference::{fixture, read, relative, rows, values};
 
-/// Numbers without a pattern, small enough that the adapter changes the logits without drowning them.
+/// Pseudo-random numbers, small enough that the adapter changes the logits without dominating them.
 fn numbers(shape: &[usize], salt: usize) -> HostTensor {
     let data = (0..shape.iter().product()).map(|i| ((i * 37 + salt * 101) % 211) as f32 / 422.0 - 0.25).collect();
     HostTensor::new(shape.to_vec(), data).expect("fits")
@@ -45,7 +45,7 @@ fn load(base: &str, adapter: Option<&Path>, apply: Apply) -> Decoder {
     opened.load(&Device::flex().autodiff()).expect("loads").model
 }
 
-/// Name, rank, whether rank-stabilised, and which weights carry factors.
+/// Name, rank, whether rank-stabilised, and weights with factors.
 type Case<'a> = (&'a str, usize, bool, &'a dyn Fn(&str) -> bool);
 
 #[test]
@@ -84,14 +84,14 @@ fn merged_and_attached_adapters_give_the_same_logits() {
                 let (merged, attached) = (logits(&merged), logits(&attached));
                 let off = relative(&attached, &merged, case);
                 assert!(off <= 1e-5, "{name}, {case}: merged and attached differ by {off:e}");
-                assert!(relative(&merged, &logits(&plain), case) > 1e-3, "{name}, {case}: the adapter changes nothing");
+                assert!(relative(&merged, &logits(&plain), case) > 1e-3, "{name}, {case}: the adapter has no effect");
             }
         }
     }
 }
 
 #[test]
-fn modules_to_save_are_the_trained_ones() {
+fn modules_to_save_are_the_trained_weights() {
     let reference = read("tiny/qwen3_untied_peft_modules/reference.safetensors");
     let base = fixture("tiny/qwen3_untied").display().to_string();
     for apply in [Apply::Merged, Apply::ReplacedOnly] {
@@ -130,10 +130,10 @@ fn token_rows_have_the_logits_of_peft() {
     }
 }
 
-/// Settings that say more than which projections have factors: what is tied, left out, excluded, scaled or defaulted. Each case is a
-/// folder that PEFT wrote, over a base of each family, with the logits that PEFT gives.
+/// Settings other than the list of projections: tied, omitted, excluded, scaled or default modules. Each case is a folder that PEFT
+/// wrote, over a base of each family, with PEFT's logits.
 #[test]
-fn settings_mean_what_peft_makes_of_them() {
+fn settings_agree_with_peft() {
     let reference = read("peft/reference.safetensors");
     let ids: Vec<u32> = reference["ids"].data.iter().map(|&id| id as u32).collect();
     let cases = std::fs::read_to_string(fixture("peft/cases.json")).expect("reads");
@@ -147,13 +147,13 @@ fn settings_mean_what_peft_makes_of_them() {
         assert_eq!(told, case.starts_with("narrowed") || case == "excluded_later", "{case}");
         let kept = switchyard::model::Decoder::load_kept_to_train(&opened(Apply::Merged).files, &device);
         let mut models = vec![opened(Apply::Merged).load(&device).expect(case).model, kept.expect(case)];
-        // Factors of tables, and of several ranks, cannot stay apart: a message says so.
+        // Factors of tables, and of several ranks, are merged with a message.
         let is_whole = ["factors", "own_ranks"].iter().any(|part| case.contains(part));
         match opened(Apply::ReplacedOnly).load(&device) {
             Ok(loaded) => models.push(loaded.model),
             Err(error) => {
-                let said = format!("{error:#}");
-                assert!(is_whole && ["apart", "unmerged"].iter().any(|word| said.contains(word)), "{case}: {said}");
+                let text = format!("{error:#}");
+                assert!(is_whole && ["apart", "unmerged"].iter().any(|word| text.contains(word)), "{case}: {text}");
             }
         }
         assert_eq!(models.len(), if is_whole { 2 } else { 3 }, "{case}");

@@ -19,7 +19,7 @@ struct Rows {
     shares: Vec<f64>,
 }
 
-/// As the script names it.
+/// The script's name of the node.
 fn called(node: Node) -> Option<String> {
     match node {
         Node::Head(layer, 0) => Some(format!("z.{layer}")),
@@ -78,7 +78,7 @@ fn every_node_has_the_gradient_of_pytorch() {
         assert!(off < 1e-4, "{at}: off by {off:e}");
         worst = worst.max(off);
     }
-    // An early step reaches the read-out through the recurrence alone or with it: its gradient is not nothing.
+    // An early step reaches the read-out through the recurrence: its gradient is not 0.
     let early = &ends[0].gradients[&(Node::Resid(0).point(), 6)];
     assert!(early.iter().any(|g| g.abs() > 1e-4));
     println!("worst of values and gradients: {worst:.1e}");

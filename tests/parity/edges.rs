@@ -1,4 +1,4 @@
-//! Gradients of a lead at the input of everything that reads the stream, through the recurrence, against PyTorch
+//! Gradients of a lead at the input of every reader of the residual stream, through the recurrence, against PyTorch
 //! (`fixtures/make_edges.py`).
 
 use burn::tensor::Device;

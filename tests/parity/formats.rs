@@ -1,4 +1,4 @@
-//! GGUF files and PEFT adapters made by other people's code: logits and token ids are theirs.
+//! GGUF files and PEFT adapters of reference implementations: logits and token ids agree.
 
 use burn::tensor::Device;
 use serde::Deserialize;
@@ -44,7 +44,7 @@ fn every_gguf_type_has_the_logits_of_its_dequantised_weights() {
     }
 }
 
-/// Names, norms, caps and windows as llama.cpp's converter writes each family; in the stored format too.
+/// Names, norms, caps and windows of each family as in llama.cpp's converter, also in the stored format.
 #[test]
 fn every_family_in_gguf_has_the_logits_of_transformers() {
     let reference = read("gguf/families.safetensors");

@@ -1,4 +1,4 @@
-//! Every hook point of every layer, in every way of computing it.
+//! Every hook point of every layer, for every computation mode.
 
 use burn::tensor::{Device, Tensor, TensorData};
 use switchyard::model::{HookSpec, Hooks};
@@ -8,7 +8,7 @@ use switchyard::parity::recorder::{padded, record};
 use super::reference::{TINY, assert_all, fixtures, read, relative, rows, tiny, values};
 
 #[test]
-fn every_hook_point_is_that_of_transformers_however_it_is_computed() {
+fn every_hook_point_agrees_with_transformers_in_every_mode() {
     for name in TINY {
         assert_all(hooks(&fixtures(), name));
     }
@@ -82,7 +82,7 @@ fn heads_add_up_to_the_output_of_attention() {
                 let whole = TensorData::new(sums, [1, dims[1], d]);
                 sums = values(&behind.apply(Tensor::<3>::from_data(whole, &Device::flex())));
             }
-            // What the heads leave over is the output's bias, the same at every position.
+            // The remainder is the output's bias, equal at every position.
             let rest: Vec<f32> = out.iter().zip(&sums).map(|(out, sum)| out - sum).collect();
             let bias = if model.config().family.other_biases { &rest[..d] } else { &vec![0.0; d] };
             let all: Vec<f32> = sums.iter().enumerate().map(|(i, sum)| sum + bias[i % d]).collect();

@@ -1,5 +1,5 @@
-//! Jacobians of the final residual state: on text against TransformerLens' own (`fixtures/make_jacobian.py`), through the recurrence
-//! against differences.
+//! Jacobians of the final residual state: on text against TransformerLens (`fixtures/make_jacobian.py`), through the recurrence
+//! against finite differences.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ fn the_jacobian_lens_of_text_is_transformer_lens_own() {
     let places: Vec<usize> = (reference.skip..reference.ids.len() - 1).collect();
     let passage = Passage { row: &row, from: std::slice::from_ref(&places), to: &places };
     assert!(!reference.jacobians.is_empty());
-    // A number of dimensions at a time that divides the width, and one that does not.
+    // A chunk of dimensions that divides the width, and one that does not.
     for together in [8, 7] {
         for (&layer, theirs) in &reference.jacobians {
             let point = HookPoint::at(layer, PointKind::ResidPost);
@@ -60,7 +60,7 @@ fn a_lens_is_read_as_transformer_lens_saves_it_and_fitted_as_it_fits() {
     let again = JacobianLens::load(&path).expect("ours again");
     assert_eq!(again.matrices.keys().collect::<Vec<_>>(), reference.jacobians.keys().collect::<Vec<_>>());
     for (layer, theirs) in &reference.jacobians {
-        // Half precision keeps eleven bits.
+        // Half precision has eleven significant bits.
         for (lens, bound) in [(&fitted, 1e-4), (&loaded, 1e-3), (&again, 1e-3)] {
             let off = relative(&lens.matrices[layer].data, theirs, "J");
             assert!(off < bound, "layer {layer}: off by {off:e}");
@@ -82,7 +82,7 @@ fn a_lens_is_read_as_transformer_lens_saves_it_and_fitted_as_it_fits() {
 }
 
 #[test]
-fn through_the_recurrence_it_is_what_a_small_change_does() {
+fn through_the_recurrence_it_equals_finite_differences() {
     const LATENT: u32 = 95;
     let model = tiny("qwen3_tied", &Device::flex());
     let (layers, width) = (model.config().num_hidden_layers, model.config().hidden_size);
@@ -128,7 +128,7 @@ fn through_the_recurrence_it_is_what_a_small_change_does() {
 }
 
 #[test]
-fn what_cannot_be_differentiated_is_refused() {
+fn undifferentiable_requests_are_errors() {
     let model = tiny("llama_gqa", &Device::flex());
     let row = Sequence::new(0, vec![1, 2, 3], 3, None).expect("a row");
     let point = [HookPoint::at(0, PointKind::ResidPost)];

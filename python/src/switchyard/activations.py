@@ -11,7 +11,7 @@ from . import safetensors
 from .names import new_name, old_name
 
 
-#: Short names of TransformerLens that differ from the hook's.
+#: TransformerLens' short names that differ from the hook name.
 _ALIASES = {
     "attn": "pattern",
     "attn_logits": "attn_scores",
@@ -29,44 +29,44 @@ _PARTS = {"a": "attn", "attention": "attn", "m": "mlp", "b": "", "block": "", "b
 class Activations(Mapping):
     """Float32 arrays `[rows, positions, …]` (scores and pattern `[rows, heads, positions, keys]`) by hook name.
 
-    Keys are the file's names; old and new names of TransformerLens are found, and its short ones: `cache["resid_post", 2]`,
-    `cache["resid_post", -1]` (the model's last layer), `cache["scale", 0, "ln1"]`, `cache["embed"]`. A hook that was recorded at one
-    place only is found without it. Rows are padded on the right with zeros.
+    Keys are the file's hook names. Look-up also accepts TransformerLens' old, new and short names: `cache["resid_post", 2]`,
+    `cache["resid_post", -1]` (the model's last layer), `cache["scale", 0, "ln1"]`, `cache["embed"]`. A hook with one recorded
+    selection is found without the selection. Rows are padded on the right with zeros.
     """
 
     def __init__(self, tensors, metadata):
         self._tensors = tensors
-        told = {key: json.loads(metadata[key]) for key in ("ids", "lengths", "positions", "steps", "layers") if key in metadata}
+        header = {key: json.loads(metadata[key]) for key in ("ids", "lengths", "positions", "steps", "layers") if key in metadata}
         self.model = metadata.get("model")
         #: Layers of the model; `None` in files of older versions.
-        self.layers = told.get("layers")
+        self.layers = header.get("layers")
         #: Token ids of each row.
-        self.ids = told.get("ids")
-        #: Tokens of each row.
-        self.lengths = told.get("lengths")
-        #: By hook name: the positions that the position axis holds; of `pos[-1]` of rows of several lengths a list for each row.
-        self.positions = told.get("positions", {})
-        #: Of each row, what each position is: `prompt`, `text[0]`, `latent[1,2]`. Text counts from 0, latents from 1.
-        self.steps = told.get("steps")
+        self.ids = header.get("ids")
+        #: Token count of each row.
+        self.lengths = header.get("lengths")
+        #: By hook name: positions along the position axis. `pos[-1]` of rows with different lengths: one list per row.
+        self.positions = header.get("positions", {})
+        #: Label of each position, per row: `prompt`, `text[0]`, `latent[1,2]`. Text counts from 0, latents from 1.
+        self.steps = header.get("steps")
 
     def _name(self, key):
         names = self._long(*key) if isinstance(key, tuple) else [key, old_name(key), f"hook_{key}"]
         for name in names:
             if name in self._tensors:
                 return name
-        # One place of a hook (`hook_embed@pos[-1]`) by the hook alone.
+        # `hook_embed` finds `hook_embed@pos[-1]` if that is the only selection.
         places = [there for there in self._tensors if there.partition("@")[0] in names]
         if len(places) == 1:
             return places[0]
         raise KeyError(f"{key!r}: not in the file, which has {', '.join(self._tensors) or 'nothing'}")
 
     def _long(self, short, layer, part=None):
-        """The hook names that a short name of TransformerLens may mean."""
+        """Candidate hook names for a short TransformerLens name."""
         if layer is None:
             return [f"hook_{short}"]
         if layer < 0:
             if self.layers is None:
-                raise KeyError(f"{(short, layer)!r}: the file does not say how many layers the model has; count from 0")
+                raise KeyError(f"{(short, layer)!r}: the file does not record how many layers the model has; count from 0")
             layer += self.layers
         short = _ALIASES.get(short, short)
         parts = ("", "attn", "mlp") if part is None else (_PARTS.get(part, part),)
@@ -93,7 +93,8 @@ class Activations(Mapping):
         return len(self._tensors)
 
     def row(self, number):
-        """One row by itself, without the positions that only other rows have."""
+        """One row, without the positions that only other rows have."""
+        self._need_steps()
         own = copy.copy(self)
         own.ids, own.lengths, own.steps = ([part[number]] for part in (self.ids, self.lengths, self.steps))
         own._tensors, own.positions = {}, {}
@@ -104,15 +105,19 @@ class Activations(Mapping):
             own._tensors[name] = array[number : number + 1].take(there, axis=2 if _is_attention(name) else 1)
         return own
 
+    def _need_steps(self):
+        if self.steps is None:
+            raise ValueError("no ids and steps of rows: `save` writes tensors only; `cache`, `generate` and `probe activations` have them")
+
     def _positions(self, name, row):
         positions = self.positions[name]
-        # Counted from the rows' ends: a list for each row.
+        # Positions counted from the end: one list per row.
         return positions[row] if positions and isinstance(positions[0], list) else positions
 
     def _has(self, name, row, position):
-        """Whether a row has a value at a position; the others of its batch may have one there."""
+        """Whether this row, not only another row of its batch, has a value at a position."""
         steps = self.steps[row]
-        # The last token is drawn but not fed.
+        # The last token is sampled but not fed to the model.
         if position >= len(steps) - steps[-1].startswith("text"):
             return False
         step, (point, _, selection) = steps[position], name.partition("@")
@@ -123,12 +128,13 @@ class Activations(Mapping):
         return selection == step if selection.startswith(("text", "prompt")) else True
 
     def at(self, key, step, row=None):
-        """The value at one step of a row (`latent[1,2]`, `text[3]`), or at a true position if `step` is a number.
+        """The value at one step of a row (`latent[1,2]`, `text[3]`), or at a sequence position if `step` is a number.
 
-        `latent[*,*]`, `latent[1,*]` or `latent[*,2..]`: the values of all such steps that the row has, by (block, step). A file of several rows
-        needs `row`.
+        With a pattern (`latent[*,*]`, `latent[1,*]`, `latent[*,2..]`): a dictionary of the row's matching steps by (block, step).
+        `row` is required if there are several.
         """
         name = self._name(key)
+        self._need_steps()
         if row is None:
             rows = len(self.ids or [None])
             if rows > 1:
@@ -152,7 +158,7 @@ class Activations(Mapping):
         return array[:, index] if _is_attention(name) else array[index]
 
     def with_new_names(self):
-        """A plain dictionary under the names of TransformerLens 3 and later."""
+        """A plain dictionary with the names of TransformerLens 3 and later as keys."""
         return {new_name(name): array for name, array in self._tensors.items()}
 
 
@@ -161,7 +167,7 @@ def _is_attention(name):
 
 
 def _latent(selection, step):
-    """(block, step) of a latent step that a selection admits (`latent[*,2..]`), else None."""
+    """(block, step) of a latent step if the selection (`latent[*,2..]`) matches it, else None."""
     wanted = re.fullmatch(r"latent\[(\*|\d+),(\*|\d+)(?:(\.\.)(\d*))?\]", selection)
     found = re.fullmatch(r"latent\[(\d+),(\d+)\]", step)
     if wanted is None or found is None or wanted[1] not in ("*", found[1]):
@@ -177,5 +183,5 @@ def activations(path):
 
 
 def save(path, tensors):
-    """Writes arrays by hook name, for `--hook HOOK=add:FILE` and `swap:FILE`: each of the size of one place."""
+    """Writes arrays by hook name, for `--hook HOOK=add:FILE` and `swap:FILE`. Each array has the size of the value at one position."""
     safetensors.write(path, {old_name(name): array for name, array in tensors.items()})

@@ -1,4 +1,4 @@
-"""What a program is asked: NumPy's arrays and numbers as Python's own. What the program could not read is refused by its name."""
+"""Converts arguments for `probe`: NumPy arrays and numbers to Python's. Errors name the argument that `probe` cannot read."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def own(value):
-    """Arrays, series and their numbers as lists and numbers of Python; anything else as it is."""
+    """Arrays, series and their scalars as Python lists and numbers. Other values are returned unchanged."""
     if np.ma.is_masked(value):
         raise TypeError("an array with masked values: fill or drop them first")
     if isinstance(value, np.floating):
@@ -19,7 +19,7 @@ def own(value):
 
 
 def plain(value, name):
-    """A value as JSON has it; `name` is what an error calls it."""
+    """A value that JSON can store. Errors call the argument `name`."""
     value = own(value)
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number, found {value}")
@@ -35,7 +35,7 @@ def plain(value, name):
 
 
 def several(given):
-    """Nothing, one or several, as a list."""
+    """None, one value or several, as a list."""
     given = own(given)
     return [] if given is None else [given] if isinstance(given, (str, int, float)) else list(given)
 
@@ -57,7 +57,7 @@ def prompt_of(prompt):
 
 
 def prompts_of(prompts):
-    """Prompts as a list, and whether one alone was given."""
+    """A list of prompts, and whether the argument was a single prompt."""
     prompts = own(prompts)
     many = _is_list(prompts) and (len(prompts) == 0 or isinstance(own(prompts[0]), Sequence))
     return [prompt_of(prompt) for prompt in (prompts if many else [prompts])], not many

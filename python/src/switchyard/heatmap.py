@@ -1,4 +1,4 @@
-"""Layers by places, shown as colours: by a notebook as a table, and as a PNG or SVG file."""
+"""Heat maps of layers by places: an HTML table in a notebook, a PNG or an SVG file."""
 
 import html
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def stream_name(passed):
-    """The residual stream after this many layers, as tables name it: `embedding`, then `blocks.0`, …"""
+    """Name of the residual stream after `passed` layers: `embedding`, then `blocks.0`, …"""
     return f"blocks.{passed - 1}" if passed else "embedding"
 
 
@@ -20,7 +20,7 @@ def _short(value):
 
 @dataclass(eq=False)
 class HeatMap:
-    """Layer by place. Shown by a notebook as a table of colours."""
+    """Layers by places. Notebooks show it as a coloured table."""
 
     #: `[layers, places]`; NaN where nothing was patched.
     values: np.ndarray
@@ -28,7 +28,7 @@ class HeatMap:
     layers: List[str]
     places: List[str]
     title: str
-    #: What is read at each place, if it is known.
+    #: Token at each place, empty if unknown.
     tokens: List[str]
 
     def _labels(self):
@@ -59,7 +59,7 @@ class HeatMap:
         return f"<table><caption>{html.escape(self.title)}</caption><tr><th>layer</th>{head}</tr>{body}</table>"
 
     def save_png(self, path):
-        """Draws it with matplotlib (`pip install matplotlib`), the first layer below. `save_svg` needs no package."""
+        """Writes a PNG with matplotlib (`pip install matplotlib`), first layer at the bottom. `save_svg` needs no package."""
         try:
             from matplotlib.figure import Figure
         except ImportError as error:
@@ -81,8 +81,8 @@ class HeatMap:
         figure.savefig(path, dpi=150)
 
     def save_svg(self, path):
-        """Draws it as an SVG file, the first layer below."""
-        wide, high, left, top = 46, 24, 12 + 7 * max(map(len, self.layers)), 34
+        """Writes an SVG file, first layer at the bottom."""
+        wide, high, left, top = 46, 24, 12 + 7 * max(map(len, self.layers), default=0), 34
         rows, columns = self.values.shape
         bottom = top + rows * high
         parts = [f'<text x="{left}" y="18" font-size="13">{html.escape(self.title)}</text>']
@@ -98,7 +98,7 @@ class HeatMap:
         for column, label in enumerate(labels):
             x, y = left + (column + 0.5) * wide, bottom + 12
             parts.append(f'<text transform="translate({x} {y}) rotate(-45)" text-anchor="end">{html.escape(label)}</text>')
-        width, height = left + columns * wide + 12, bottom + 20 + 6 * max(map(len, labels))
+        width, height = left + columns * wide + 12, bottom + 20 + 6 * max(map(len, labels), default=0)
         head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="11">'
         with open(path, "w", encoding="utf-8") as file:
             file.write("\n".join([head, *parts, "</svg>"]) + "\n")

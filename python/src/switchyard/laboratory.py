@@ -1,4 +1,4 @@
-"""The laboratory of the page as a widget: a small model runs in the notebook's browser, and its thoughts can be exchanged there."""
+"""The page's laboratory as a widget: a small model runs in the browser, where its latent blocks can be swapped."""
 
 import base64
 import gzip
@@ -12,9 +12,9 @@ import numpy as np
 from . import safetensors
 from .rows import rows as read_rows
 
-#: Weights that a browser runs at most.
+#: Maximum number of weights that a browser runs.
 MOST = 5_000_000
-#: The scripts of the page, in their order; `start.js` is for the page alone.
+#: The page's scripts in load order, without `start.js`, which only the page needs.
 SCRIPTS = ("decoder.js", "experiment.js", "draw.js", "bench.js", "lab.js")
 TITLES = {
     "sft": "after supervised training",
@@ -24,12 +24,12 @@ TITLES = {
 
 
 def view(run, rows=None, problems=None, phases=None):
-    """Shows the checkpoints of a run of `train` (`"fixtures/micro"`): pick a problem, put another thought in, see the answer.
+    """Shows the checkpoints of a training run (`"fixtures/micro"`): pick a problem, swap in another latent block, see the answer.
 
-    `problems` are questions as the run's task writes them (`"a = 5 ; h = a + 4 ; ? h :"`); without them those of
-    `rows` are taken, a folder that `probe` wrote (`"reports/micro"`). `phases` names checkpoints, by default all there are.
-    Works in Jupyter, VS Code and marimo; needs `pip install anywidget` and a checkout of Switchyard, whose page has the same
-    scripts. Raises `ValueError` for a model that a browser cannot run.
+    `problems`: questions in the format of the run's task (`"a = 5 ; h = a + 4 ; ? h :"`), by default those in `rows`, a folder
+    that `probe` wrote (`"reports/micro"`). `phases`: names of checkpoints, by default all. Works in Jupyter, VS Code and marimo;
+    needs `pip install anywidget` and a checkout of Switchyard for the page's scripts. Raises `ValueError` for a model that a
+    browser cannot run.
     """
     try:
         import anywidget
@@ -48,7 +48,7 @@ def view(run, rows=None, problems=None, phases=None):
 
 
 def page_data(run, rows=None, problems=None, phases=None):
-    """What the script reads: the run with its problems and models, and the weights of each by name."""
+    """Data for the script: the run with its problems and models, and the weights by phase."""
     run = Path(run)
     there = {path.parent.parent.name: path.parent for path in sorted(run.glob("*/checkpoint/model.safetensors"))}
     order = [name for name in TITLES if name in there] + [name for name in there if name not in TITLES]
@@ -79,7 +79,7 @@ def page_data(run, rows=None, problems=None, phases=None):
 
 
 def script():
-    """One JavaScript module of the page's scripts."""
+    """The page's scripts as one JavaScript module."""
     parts = [(_source() / "live" / name).read_text(encoding="utf-8") for name in SCRIPTS]
     return "\n".join(parts) + _RENDER
 
@@ -97,7 +97,7 @@ export default {
 
 
 def style():
-    """The page's own style, for the widget alone."""
+    """The page's CSS, scoped to the widget."""
     page = (_source() / "page" / "style.css").read_text(encoding="utf-8")
     return f".lab {{\n{page.replace(':root', '&')}}}\n{(_source() / 'live' / 'lab.css').read_text(encoding='utf-8')}"
 
@@ -107,13 +107,13 @@ def _source():
     checkout = Path(named) if named else Path(__file__).resolve().parents[3]
     source = checkout / "programs" / "src" / "report"
     if not (source / "live" / "lab.js").is_file():
-        raise FileNotFoundError(f"{checkout}: no checkout of Switchyard; set SWITCHYARD_SOURCE to one, the page's scripts lie there")
+        raise FileNotFoundError(f"{checkout}: no checkout of Switchyard; set SWITCHYARD_SOURCE to one: the widget needs the page's scripts")
     return source
 
 
 def _problems(run, rows, problems, phases):
     if problems is None and rows is None:
-        raise ValueError("say what to ask: problems=['a = 5 ; h = a + 4 ; ? h :'], or rows='reports/micro' for those of its rows")
+        raise ValueError("no problems given: pass problems=['a = 5 ; h = a + 4 ; ? h :'], or rows='reports/micro' for the problems in its rows")
     if problems is None:
         files = [Path(rows) / f"positions-{phase}.parquet" for phase in phases]
         found = [file for file in files if file.is_file()]
@@ -123,7 +123,7 @@ def _problems(run, rows, problems, phases):
         problems = [prompt for prompt in prompts if isinstance(prompt, str)]
     problems = [re.sub(r"^\s*<bos>\s*", "", problem) for problem in problems]
     if not problems:
-        raise ValueError(f"{run}: no problems to ask")
+        raise ValueError(f"{run}: no problems")
     return problems
 
 
@@ -150,7 +150,7 @@ def _model(checkpoint, phase):
 
 
 def _modulus(recipe):
-    """Of the arithmetic, where the task is `chains`."""
+    """Modulus of the arithmetic if the task is `chains`, else None."""
     text = recipe.read_text(encoding="utf-8") if recipe.is_file() else ""
     if not re.search(r'^family\s*=\s*"chains"', text, re.M):
         return None

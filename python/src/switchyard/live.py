@@ -1,4 +1,4 @@
-"""One loaded model, many calls: `probe session` in a process of its own, which ends with the object."""
+"""Loads a model once for many calls: each `Model` owns a `probe session` process."""
 
 import contextlib
 import datetime
@@ -30,13 +30,13 @@ from .traces import Trace
 
 @dataclass
 class Lens:
-    """A text through a lens: what the output of each layer would say as the next token."""
+    """A lens applied to a text: the most probable next tokens at each layer and position."""
 
     #: The text's tokens.
     tokens: List[str]
     #: `[layer][position]`: tokens with their probabilities, the most probable first.
     layers: List[List[List[Tuple[str, float]]]]
-    #: The model's layer of each entry of `layers`: a fitted lens may lack some.
+    #: Layer index of each entry of `layers`; a fitted lens may lack layers.
     read: List[int]
 
     def top(self, layer, position=-1):
@@ -47,7 +47,7 @@ class Lens:
         return tuple(self.layers[at][position][0])
 
     def frame(self, library=None):
-        """A data frame, as `Rows.frame`: one row a layer, position and rank with `layer`, `position`, `token`, `rank`, `says`, `p`."""
+        """A data frame, as `Rows.frame`. One row per layer, position and rank: `layer`, `position`, `token`, `rank`, `says`, `p`."""
         rows = [
             {"layer": layer, "position": position, "token": self.tokens[position], "rank": rank, "says": says, "p": p}
             for layer, positions in zip(self.read, self.layers)
@@ -70,9 +70,9 @@ class Lens:
 
 @dataclass(frozen=True)
 class Hook:
-    """Where a function as a change is called."""
+    """Where a function change is called: hook, prompt and position."""
 
-    #: The hook: `blocks.1.hook_resid_post`.
+    #: Hook name: `blocks.1.hook_resid_post`.
     name: str
     #: Index of the prompt.
     row: int
@@ -83,28 +83,28 @@ class Hook:
 
 
 class Rows(list):
-    """Rows of an experiment, a dictionary each: `effect.value`, `effect.low`, `effect.high` and `effect.n` are the column `effect`."""
+    """Rows of an experiment, as dictionaries. `effect.value`, `effect.low`, `effect.high` and `effect.n` belong to the column `effect`."""
 
     def frame(self, library=None):
-        """The same as a polars frame; as a pandas one without polars, or with `library="pandas"`."""
+        """The rows as a polars frame; as a pandas frame if polars is missing or `library="pandas"`."""
         return frame_of(self, library)
 
 
 class Pairs(Rows):
-    """What one patch moves, by component, layer, head and place: shares of the difference of the two runs."""
+    """Effects of single patches by component, layer, head and place, as shares of the difference between the two runs."""
 
     #: Tokens of each pair's clean prompt.
     tokens = ()
 
     def heatmap(self, component="resid", mode=None, form=None):
-        """Layer by place, as a `HeatMap`; of a layer's heads the one that moves most."""
-        mode = mode or self[0]["mode"]
+        """A `HeatMap` of layers by places. For heads, a cell is the largest effect of the layer's heads."""
+        mode = mode or (self[0]["mode"] if self else "any mode")
         rows = [row for row in self if row["component"] == component and row["mode"] == mode and form in (None, row["form"])]
         if not rows:
             there = sorted({(row["component"], row["mode"], row["form"]) for row in self})
             raise ValueError(f"no patches of {component}, {mode}, {form or 'any form'}; there are {there}")
         places = list(dict.fromkeys((row["place"], row.get("back")) for row in rows))
-        places.sort(key=_met)
+        places.sort(key=_reading_order)
         layers = sorted({row["layer"] for row in rows})
         values = np.full((len(layers), len(places)), np.nan)
         for row in rows:
@@ -117,14 +117,14 @@ class Pairs(Rows):
         return HeatMap(values, layers, names, f"{component}, {mode}", [self._token(place) for place, _ in places])
 
     def _token(self, place):
-        """The token at a position: of all pairs, or `*` where they differ. Empty for other places."""
+        """The token at a position, `*` if the pairs differ, empty for other places."""
         number = re.fullmatch(r"position\[(\d+)\]", place)
         there = {row[int(number[1])] for row in self.tokens if int(number[1]) < len(row)} if number else set()
         return there.pop() if len(there) == 1 else "*" if there else ""
 
 
-def _met(place):
-    """Places in the order in which a reader meets them."""
+def _reading_order(place):
+    """Sort key of a place: its order in the text."""
     name, back = place
     number = re.search(r"\[(\d+)\]$", name)
     outside = ("prompt", "source", "earlier", "text")
@@ -134,26 +134,26 @@ def _met(place):
 
 
 class Interventions(Rows):
-    """One row a mode; `known`: exchanges of known values; `skipped`: modes that could not be run, with their reasons."""
+    """One row per mode. `known`: known-value patches; `skipped`: modes that could not be run, with their reasons."""
 
-    def __init__(self, told):
-        super().__init__({**row, "verdict": verdict} for row, verdict in zip(told["rows"], told["verdicts"]))
-        self.known = Rows(told["known"])
-        self.skipped = told["skipped"]
+    def __init__(self, answer):
+        super().__init__({**row, "verdict": verdict} for row, verdict in zip(answer["rows"], answer["verdicts"]))
+        self.known = Rows(answer["known"])
+        self.skipped = answer["skipped"]
 
 
 def load(model, adapter=None, probe=None, **flags):
-    """Loads a folder, file or hub id that `probe` takes, and keeps it: `with sy.load(MODEL) as m: m.generate(…)`.
+    """Loads a model (folder, file or hub id) for many calls: `with sy.load(MODEL) as m: m.generate(…)`.
 
-    Other flags as `probe session --help` names them: `phase="sft"`, `device="cuda"`, `dtype="f32"`, `threads=2`.
+    Other flags are those of `probe session --help`: `phase="sft"`, `device="cuda"`, `dtype="f32"`, `threads=2`.
     """
     return Model(model, adapter=adapter, probe=probe, **flags)
 
 
 class Model:
-    """A loaded model. Raises `RuntimeError` with the program's own words, and once it has ended with how that came.
+    """A loaded model. Calls raise `RuntimeError` with the program's error, or with its exit status once it has ended.
 
-    It belongs to the process that loaded it: a forked child that uses it gets a `RuntimeError`.
+    Only the process that loaded it can use it: a forked child gets a `RuntimeError`.
     """
 
     def __init__(self, model, adapter=None, probe=None, **flags):
@@ -166,31 +166,31 @@ class Model:
             stderr=self._errors,
             encoding="utf-8",
             errors="replace",
-            # Ctrl-C in a notebook is for the notebook; the process ends when its input does.
+            # Ctrl-C in a notebook must not reach the program, which exits when its standard input closes.
             start_new_session=True,
         )
         self._one = threading.Lock()
         self._owner = os.getpid()
-        #: Bytes of the program's standard error that were looked at.
+        #: Bytes of the program's standard error read so far.
         self._read = 0
         _MODELS.add(self)
-        #: The thread in which a function computes a change.
+        #: Thread that is running a function change, else None.
         self._calling = None
-        #: Why this side ended the process, whose last answers may still lie in the pipe.
+        #: Why this side killed the process; its last answers may still be in the pipe.
         self._reason = None
         try:
-            #: What the model is: `layers`, `width`, `heads`, `vocabulary`, `switches`, `hooks`.
+            #: Properties of the model: `layers`, `width`, `heads`, `vocabulary`, `switches`, `hooks`.
             self.about = self._ask({"do": "about"})
         except BaseException:
             self.close()
             raise
 
     def generate(self, prompts, hooks=None, record=None, **settings):
-        """Continues a prompt (text or token ids), or a list of them in one batch: a `Run`, or a list.
+        """Continues a prompt (text or token ids), or a list of them in one batch. Returns a `Run`, or a list.
 
         `hooks` as in `run`; a change may also be a function of the value at the hook, `function(value)` or `function(value, hook)` with a
-        `Hook`. It is called once for each position of each prompt, in the order in which the model computes them, with the value of this
-        run (all earlier changes included), `[1, …]`, and returns the new value. It costs no further run, only its own calls. `record`: hooks to record; each run has its own `activations`. Settings:
+        `Hook`. It is called once for each position of each prompt, in forward order, with the value `[1, …]` after all earlier changes,
+        and returns the new value. It needs no second forward. `record`: hooks to record; each run has its own `activations`. Settings:
         `max_new_tokens`, `temperature`, `seed`, `top_k`, `top_p`, `k_min`, `k_cap`, `ignore_eos`.
         """
         prompts, one = prompts_of(prompts)
@@ -201,24 +201,24 @@ class Model:
             ask = {"do": "generate", "prompts": prompts, "hooks": hooks, "settings": settings}
             if record is not None:
                 ask.update(record=names_of(record), out=str(out))
-            told = self._ask(ask, functions)
-            kept = activations(out) if record is not None else None
+            answer = self._ask(ask, functions)
+            recorded = activations(out) if record is not None else None
         runs = [
             Run(
                 tokens=row["tokens"],
                 text=row["text"],
                 trace=Trace(row["trace"]["problem"], row["trace"]["prompt"], row["trace"]["positions"]),
-                hooks=told["hooks"],
-                activations=kept and kept.row(number),
+                hooks=answer["hooks"],
+                activations=recorded and recorded.row(number),
             )
-            for number, row in enumerate(told["rows"])
+            for number, row in enumerate(answer["rows"])
         ]
         return runs[0] if one else runs
 
     def cache(self, prompts, names, hooks=None, logits=False) -> Activations:
-        """The activations of known texts at hooks: `cache(prompts, "blocks.*.hook_resid_post@pos[-1]")`.
+        """Activations of given texts at hooks: `cache(prompts, "blocks.*.hook_resid_post@pos[-1]")`.
 
-        `logits`: `True` for those of every position, `"last"` for those of the last of each prompt, `[rows, 1, vocabulary]`.
+        `logits`: `True` for every position, `"last"` for the last position of each prompt, `[rows, 1, vocabulary]`.
         """
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "cache.safetensors"
@@ -229,10 +229,10 @@ class Model:
             return activations(out)
 
     def lens(self, prompt, top=5, hooks=None, kind="logit", lens=None, fit=None, save=None, skip=16) -> Lens:
-        """A text through a lens, nothing generated and nothing put around it.
+        """Applies a lens to a text, without generation and without a template.
 
-        `kind="jacobian"`: the lens of a file (`lens="lens.pt"`), or one fitted now on texts (`fit`), without the first `skip` positions of
-        each, and saved to a file (`save`). A fit costs a backward pass per text and 32 dimensions of the state.
+        `kind="jacobian"`: a lens from a file (`lens="lens.pt"`), or one fitted on texts (`fit`) without the first `skip` positions of
+        each and saved to a file (`save`). A fit costs one backward pass per text and 32 dimensions of the state.
         """
         with tempfile.TemporaryDirectory() as folder:
             files = {name: str(Path(file).absolute()) for name, file in (("lens", lens), ("save", save)) if file is not None}
@@ -245,28 +245,28 @@ class Model:
                 chosen.update(fit=str(texts), skip=skip)
             hooks, functions = _changes(hooks, folder)
             ask = {"do": "lens", "prompt": prompt_of(prompt), "top": top, "hooks": hooks}
-            told = self._ask({**ask, "lens": chosen} if chosen else ask, functions)
-        return Lens(told["tokens"], told["layers"], told.get("read", list(range(len(told["layers"])))))
+            answer = self._ask({**ask, "lens": chosen} if chosen else ask, functions)
+        return Lens(answer["tokens"], answer["layers"], answer.get("read", list(range(len(answer["layers"])))))
 
     def pairs(self, pairs, components=None, modes=None, places=None, layers=None) -> Pairs:
-        """Activation patching between prompts of your own: `model.pairs("pairs.jsonl").heatmap()`.
+        """Activation patching between pairs of prompts: `model.pairs("pairs.jsonl").heatmap()`.
 
-        A pair is `{"clean": …, "corrupt": …, "answer": " Mary", "wrong": " John"}`: a file with one a line, or a list of them.
-        `components`: of `head`, `mlp`, `resid`; `modes`: of `denoise`, `noise`, `mean`; `places`: `number` or `name`;
+        A pair is `{"clean": …, "corrupt": …, "answer": " Mary", "wrong": " John"}`: `pairs` is a list of them or a JSONL file.
+        `components`: any of `head`, `mlp`, `resid`; `modes`: any of `denoise`, `noise`, `mean`; `places`: `number` or `name`;
         `layers`: numbers from 0, by default all.
         """
         with tempfile.TemporaryDirectory() as folder:
             ask = {"do": "pairs", "file": _file(pairs, folder), "components": several(components), "modes": several(modes)}
-            told = self._ask({**ask, "places": places, "layers": several(layers)})
-        rows = Pairs(told["rows"])
-        rows.tokens = told["tokens"]
+            answer = self._ask({**ask, "places": places, "layers": several(layers)})
+        rows = Pairs(answer["rows"])
+        rows.tokens = answer["tokens"]
         return rows
 
     def patch(self, clean, corrupt, metric, names="blocks.*.hook_resid_post", positions=None) -> HeatMap:
-        """Activation patching with a metric of your own: `metric(logits)` is a number for `[positions, vocabulary]`.
+        """Activation patching with your own metric: `metric(logits)` returns a number for logits `[positions, vocabulary]`.
 
-        Each cell is a run of the corrupt prompt with the clean run's value at one hook and position: 0 where the metric stays, 1 where
-        it becomes the clean run's. It costs a forward per cell, whose logits pass through a file.
+        Each cell is a forward of the corrupt prompt with the clean value at one hook and position: 0 if the metric does not change, 1
+        if it equals the clean one. Costs one forward per cell; logits pass through a file.
         """
         runs = [self.cache(prompt, names, logits=True) for prompt in (clean, corrupt)]
         first, last = (run.lengths[0] for run in runs)
@@ -295,25 +295,25 @@ class Model:
     def intervene(
         self, problems, modes=None, steps=None, draws=None, n=None, field=None, like=None, seed=0, hooks=None, metric=None, settings=None
     ) -> Rows:
-        """What replaced latent inputs do to answers, as `intervene` does it; rows stay in memory.
+        """Effect of replaced latent inputs on answers, as in `probe intervene`; rows stay in memory.
 
-        `hooks`: what replaced values at hook points do, as `intervene --hook`: `["blocks.2.attn.hook_z@latent[*,2]=mean"]`, or points
-        alone with `modes`.
+        `hooks`: changes at hook points, as in `intervene --hook`: `["blocks.2.attn.hook_z@latent[*,2]=mean"]`; or hook points alone,
+        with `modes`.
 
-        `problems`: a file that `probe --data` takes, or a list of `{"question": …, "answer": …}`; a question asked twice counts once, with a
-        warning. A checkpoint of a run is asked and decoded by the run's recipe, another by `like` (a preset or recipe). `modes`: `["zero", "resample"]`, by
-        default those of the program; `n`: the first so many problems; `field`: your own keys, `{"question": "frage"}`.
+        `problems`: a file for `probe --data`, or a list of `{"question": …, "answer": …}`; repeated questions count once, with a warning.
+        Prompts and decoding follow the recipe of the checkpoint's run; for other checkpoints, `like` (a preset or recipe).
+        `modes`: `["zero", "resample"]`, by default those of the program; `n`: number of problems; `field`: your own keys,
+        `{"question": "frage"}`.
 
-        `hooks` with functions as changes (as `generate` takes them), or a `metric(run, problem)` that returns a number (a problem has
-        `question`, `answer`, `prompt`; without a metric: 1 if the answer is right), give one row a hook, with the mean difference to the
-        unchanged runs: its interval is that of `intervene`, of a metric that is not right or wrong a paired bootstrap. `settings` are those of
-        `generate`. It costs a run per problem and one per problem and hook, in one batch; a problem that never reaches the hook counts as
-        unchanged.
+        Function changes in `hooks` (as in `generate`), or a `metric(run, problem)` that returns a number (a problem has `question`,
+        `answer`, `prompt`; by default: 1 if the answer is right), give one row per hook: the mean difference from the unchanged runs,
+        with the interval of `intervene`, or a paired bootstrap if the metric is not binary. `settings` are those of `generate`. Costs
+        one generation per problem and one per problem and hook, in one batch; a problem that never reaches the hook counts as unchanged.
         """
         functions = isinstance(hooks, Mapping) and any(callable(change) for change in hooks.values())
         if functions or metric is not None or settings is not None:
             if not isinstance(hooks, Mapping) or not hooks or any(given is not None for given in (modes, steps, draws)):
-                raise ValueError("a function as a change or metric needs hooks={HOOK: CHANGE}, and takes no modes, steps or draws")
+                raise ValueError("a function change or metric needs hooks={HOOK: CHANGE}, and takes no modes, steps or draws")
             with tempfile.TemporaryDirectory() as folder:
                 ask = {"do": "problems", "file": _file(problems, folder), "problems": plain(n, "n"), "like": like}
                 ask["field"] = [f"{key}={yours}" for key, yours in (field or {}).items()]
@@ -322,11 +322,11 @@ class Model:
             ask = {"do": "intervene", "file": _file(problems, folder), "modes": several(modes), "hooks": changes(hooks, folder)}
             ask.update(steps=[str(step) for step in several(steps)], problems=plain(n, "n"))
             field = [f"{key}={yours}" for key, yours in (field or {}).items()]
-            told = self._ask({**ask, "draws": draws, "field": field, "like": like, "seed": seed})
-        return Interventions(told)
+            answer = self._ask({**ask, "draws": draws, "field": field, "like": like, "seed": seed})
+        return Interventions(answer)
 
     def _sweep(self, ask, hooks, metric, settings, seed):
-        """One row a hook: a metric of changed runs less that of unchanged ones."""
+        """One row per hook: the metric of the changed runs minus that of the unchanged runs."""
         if settings.get("temperature"):
             raise ValueError("settings: temperature: changed and unchanged runs would draw different tokens; decode greedily")
         problems = self._ask(ask)["rows"]
@@ -345,14 +345,14 @@ class Model:
             row = {"hook": names_of(hook), "change": _name(change, "function"), "reached": reached}
             compared = self._ask({"do": "compare", "before": before, "after": after, "seed": seed})
             for name, mean in (("normal", before.mean()), ("changed", after.mean()), ("difference", (after - before).mean())):
-                # One problem has a mean and no interval.
+                # A single problem has no interval.
                 estimate = compared[name] or {"value": float(mean), "low": None, "high": None, "n": len(problems)}
                 row.update({f"{name}.{key}": estimate[key] for key in ("value", "low", "high", "n")})
             rows.append(row)
         return rows
 
     def _changed(self, prompts, normal, hooks, settings):
-        """The changed run of each prompt (the normal one where it never reaches the hook), and how many reach it."""
+        """The changed run of each prompt (the normal run if it never reaches the hook), and the number that reach it."""
         try:
             runs = self.generate(prompts, hooks=hooks, **settings)
             return runs, sum(fired > 0 for fired in runs[0].hooks[0].get("rows", [1]))
@@ -360,7 +360,7 @@ class Model:
             if len(prompts) == 1:
                 raise
             missed = error
-        # A prompt that is too short for the hook: each by itself.
+        # Some prompt never reaches the hook: run each prompt alone.
         runs = list(normal)
         for number, prompt in enumerate(prompts):
             with contextlib.suppress(_NeverFires):
@@ -371,15 +371,15 @@ class Model:
         return runs, reached
 
     def problems(self, n=None) -> List[dict]:
-        """The held-out problems of the model's run, the first `n`: `id`, `question`, `answer`, `solution`, and the known values of `steps`."""
+        """The first `n` held-out problems of the model's run: `id`, `question`, `answer`, `solution`, and known values in `steps`."""
         rows = self._ask({"do": "problems", "problems": plain(n, "n")})["rows"]
         return [{key: row[key] for key in ("id", "question", "answer", "solution", "steps")} for row in rows]
 
     def probe(self, prompts, labels, names="blocks.*.hook_resid_post", position=-1, groups=None, seed=0) -> Rows:
-        """How well a linear probe reads `labels` (one a prompt) at one position of each prompt, at every hook of `names`.
+        """Accuracy of a linear probe for `labels` (one per prompt) at one position of each prompt, for every hook of `names`.
 
-        Split by prompt, or by `groups` (one number a prompt: those of one group are never on both sides), with labels shuffled
-        beside it. One row a hook: `balanced_accuracy`, `selectivity`, `majority`.
+        The split is by prompt, or by `groups` (one number per prompt; a group is never on both sides). Shuffled labels are the
+        control. One row per hook: `balanced_accuracy`, `selectivity`, `majority`.
         """
         labels = [plain(label, "labels") for label in labels]
         if None in labels:
@@ -389,10 +389,10 @@ class Model:
         return Rows(self._ask({**ask, "position": position, "groups": groups, "seed": seed})["rows"])
 
     def close(self):
-        """Ends the process; nothing is wrong where it has ended already. Only the process that loaded the model can."""
+        """Ends the process if it still runs. Does nothing in a forked child."""
         if os.getpid() != self._owner:
             return
-        # What a dead process did not read cannot be written.
+        # Flushing to a dead process fails.
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         self._wait()
@@ -413,7 +413,7 @@ class Model:
         raise TypeError("a loaded model cannot be pickled or copied: load it in each process with sy.load")
 
     def _call(self, functions, call):
-        """The new value of a function at one position, as a list."""
+        """Calls a function change at one position. Returns the new value as a list."""
         hook, function = functions[call["function"]]
         place = Hook(call["hook"], call["row"], call["position"], call["step"])
         hook = f"{hook} ({place.name}, {place.step} at {place.position})"
@@ -434,7 +434,7 @@ class Model:
         if os.getpid() != self._owner:
             raise RuntimeError(f"the model was loaded in another process ({self._owner}): load it in each process with sy.load")
         if self._calling == threading.get_ident():
-            raise RuntimeError("a function as a change is called within a run of this model: use another model in it")
+            raise RuntimeError("a function change cannot call the model that is running it: use another model in it")
         line, failed = json.dumps(plain(ask, "a request")) + "\n", None
         with self._one:
             if self._errors.closed or self._reason:
@@ -444,8 +444,8 @@ class Model:
                 try:
                     answer = answer_of(line, "ok", "error", "call")
                 except RuntimeError:
-                    # Which of its lines answer what is not known.
-                    self._kill("it gave no answer of `probe`")
+                    # Later lines can no longer be matched to requests.
+                    self._kill("it sent an invalid answer")
                     raise
                 if "call" not in answer:
                     break
@@ -459,8 +459,8 @@ class Model:
                 line = json.dumps(reply) + "\n"
         if failed is not None:
             raise failed
-        # Of the caller's line: `_ask` and the method that called it are between.
-        warn(self._said(), stacklevel=4)
+        # At the line of the user's call, above `_ask` and its caller.
+        warn(self._new_stderr(), stacklevel=4)
         if "error" in answer:
             error = re.sub(r"\bcall:(\d+)", lambda call: _name(functions[int(call[1])][1], "function"), answer["error"])
             raise (_NeverFires if "never fire" in error else RuntimeError)(error)
@@ -482,17 +482,17 @@ class Model:
             raise RuntimeError(self._ended())
         return line
 
-    def _said(self):
-        """What the program wrote to standard error since the last call. The file's position is the program's too: it stays."""
+    def _new_stderr(self):
+        """Standard error since the last call. `pread`, because the program shares the file position."""
         if not hasattr(os, "pread"):
             return ""
         end = os.fstat(self._errors.fileno()).st_size
-        said = os.pread(self._errors.fileno(), end - self._read, self._read)
+        new = os.pread(self._errors.fileno(), end - self._read, self._read)
         self._read = end
-        return said.decode("utf-8", "replace")
+        return new.decode("utf-8", "replace")
 
     def _disown(self):
-        """In a forked child: what it holds of the pipes leads nowhere, so that it neither mixes into them nor keeps them open."""
+        """Redirects a forked child's pipes to /dev/null, so that it neither writes to them nor holds them open."""
         nowhere = os.open(os.devnull, os.O_RDWR)
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(ValueError, OSError):
@@ -521,11 +521,11 @@ class Model:
 
 
 class _NeverFires(RuntimeError):
-    """A change that no position reaches."""
+    """No position reaches a change's hook."""
 
 
 def _changes(hooks, folder):
-    """Changes as lines, and the functions among them with their hooks: line `HOOK=call:N` is function N."""
+    """Lines for `--hook`, and the (hook, function) pairs: `HOOK=call:N` calls function N."""
     functions = []
     if isinstance(hooks, Mapping):
         functions = [(hook, change) for hook, change in hooks.items() if callable(change)]
@@ -539,12 +539,12 @@ def _takes_hook(function):
     try:
         return "hook" in inspect.signature(function).parameters
     except (TypeError, ValueError):
-        # A function of C without a signature.
+        # A C function without a signature.
         return False
 
 
 def _name(given, unnamed):
-    """What a table calls a function or change."""
+    """Name of a function or change in a table."""
     name = getattr(given, "__name__", None) or getattr(given, "what", given if isinstance(given, str) else unnamed)
     return unnamed if name == "<lambda>" else name
 
@@ -563,7 +563,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _file(given, folder):
-    """A file by its path; a data frame, a table or a list of records as JSON lines."""
+    """Path of a problem file. Writes a data frame, table or list of records to `folder` as JSONL."""
     if isinstance(given, (str, Path)):
         return str(Path(given).absolute())
     file = Path(folder) / "given.jsonl"
@@ -573,7 +573,7 @@ def _file(given, folder):
 
 
 def _cell(cell):
-    """A cell of a frame that JSON has no type for as its text."""
+    """A cell of a frame; types that JSON lacks as text."""
     return str(cell) if isinstance(cell, (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)) else cell
 
 
@@ -585,7 +585,7 @@ def _records(given):
     if hasattr(given, "to_pylist"):
         return given.to_pylist()
     if hasattr(given, "columns") and hasattr(given, "to_dict"):
-        # pandas has no other mark than these for what is missing.
+        # pandas marks missing values in several ways; `notna` finds all.
         there = given.notna()
         rows = zip(given.to_dict("records"), there.itertuples(index=False, name=None))
         return [{key: cell for (key, cell), is_there in zip(row.items(), marks) if is_there} for row, marks in rows]

@@ -1,11 +1,11 @@
-"""Hook names: TransformerLens' first ones, which the files use, and those of its version 3 and later.
+"""Hook names of TransformerLens: the old ones, which files use, and those of version 3 and later.
 
-A name may end in a selection of positions (`@latent[1,2]`), which stays as it is.
+A selection of positions at the end of a name (`@latent[1,2]`) does not change.
 """
 
 import re
 
-# What follows `blocks.{layer}.`, or the whole name: old, new.
+# (old, new), without `blocks.{layer}.`.
 _PAIRS = (
     ("hook_resid_pre", "hook_in"),
     ("hook_resid_mid", "ln2.hook_in"),
@@ -29,7 +29,7 @@ _BLOCK = re.compile(r"(blocks\.[^.]+\.)?(.*)")
 def _renamed(name, table):
     name, at, selection = name.partition("@")
     block, rest = _BLOCK.fullmatch(name).groups()
-    # `hook_embed` stands outside the blocks, everything else of the table inside.
+    # `hook_embed` is the table's only name outside the blocks.
     if (block is None) == (rest in ("hook_embed", "embed.hook_out")):
         rest = table.get(rest, rest)
     return (block or "") + rest + at + selection
@@ -41,5 +41,5 @@ def old_name(name):
 
 
 def new_name(name):
-    """The name in TransformerLens 3 and later; a hook that has no other name there keeps its own."""
+    """The name in TransformerLens 3 and later. A hook that was not renamed is returned unchanged."""
     return _renamed(name, _TO_NEW)

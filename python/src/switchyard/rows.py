@@ -1,11 +1,11 @@
-"""Rows of experiments as data frames, and what their manifest says of them."""
+"""Rows of experiments as data frames, and their manifest."""
 
 import json
 from pathlib import Path
 
 
 def rows(path, library=None):
-    """A `.parquet` or `.csv` of rows as a polars frame; as a pandas one without polars, or with `library="pandas"`."""
+    """Reads a `.parquet` or `.csv` file of rows as a polars frame; as a pandas frame if polars is missing or `library="pandas"`."""
     path = Path(path)
     if path.suffix not in (".parquet", ".csv"):
         raise ValueError(f"{path}: rows are .parquet or .csv files")
@@ -19,7 +19,7 @@ def rows(path, library=None):
 
 
 def frame_of(records, library=None):
-    """Records with a key each column as a frame."""
+    """A data frame of records (dictionaries by column)."""
     if library not in (None, "polars", "pandas"):
         raise ValueError(f"library={library!r}: polars or pandas")
     frames = _library(library)
@@ -27,7 +27,7 @@ def frame_of(records, library=None):
 
 
 def _every(frames):
-    """polars takes columns and types from the first 100 records unless told otherwise."""
+    """By default polars infers columns and types from the first 100 records."""
     return {"infer_schema_length": None} if frames.__name__ == "polars" else {}
 
 
@@ -48,8 +48,8 @@ def manifest(folder):
 
 
 def columns(folder, name):
-    """Unit and description of each column of some rows. `p.value`, `p.low`, `p.high`, `p.n` are the column `p`: a value
-    with its interval of 95 % and what it was counted over."""
+    """Unit and description of each column. `p.value`, `p.low`, `p.high`, `p.n` belong to the column `p`: an estimate, its
+    95 % interval and its sample size."""
     entries = manifest(folder)
     if name not in entries:
         raise KeyError(f"{folder}: no rows `{name}`; it has {', '.join(entries)}")

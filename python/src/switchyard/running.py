@@ -1,4 +1,4 @@
-"""Runs `probe generate`: one prompt continued, with hooks that change it and a recording of its activations."""
+"""Runs `probe generate`: continues one prompt, with hooks that change or record activations."""
 
 import json
 import os
@@ -22,56 +22,57 @@ from .asking import plain, prompt_of, several
 from .names import old_name
 from .traces import Trace
 
-#: How a line on standard error begins that says why a program ended: its own, the system's, Rust's.
+#: Start of a line on standard error that explains an exit: an error of the program, the system or Rust.
 ERROR = r"^((.*: )?error\b|.*: .*not found|thread '|memory allocation of |fatal )"
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """What a hook does: `scale` by a number, `add` or `swap` an array of the size of one place. Every other change is a text."""
+    """A change at a hook: `scale` by a number, `add` or `swap` an array with the size of one position. All others are strings."""
 
     what: str
     value: Any = None
 
 
 def scale(by):
-    """Multiplies what the model computed at the hook."""
+    """Multiplies the value at the hook."""
     by = plain(float(by), "scale")
     safetensors.float32(by, "scale")
     return Change("scale", by)
 
 
 def add(array):
-    """Adds an array to what the model computed, at every place that the hook selects."""
+    """Adds an array to the value at every position that the hook selects."""
     return Change("add", safetensors.real(array, "add"))
 
 
 def swap(array):
-    """Puts an array in the place of what the model computed."""
+    """Replaces the value at the hook by an array."""
     return Change("swap", safetensors.real(array, "swap"))
 
 
 @dataclass
 class Run:
-    """What a model wrote."""
+    """Result of a generation."""
 
-    #: New token ids, latent steps left out.
+    #: New token ids, without latent steps.
     tokens: List[int]
     #: `None` if the model has no tokenizer.
     text: Optional[str]
     trace: Trace
-    #: Of each hook: how often it fired and the mean norm of its change.
+    #: Per hook: how often it fired and the mean norm of its change.
     hooks: List[Dict[str, Any]]
-    #: `None` where nothing was recorded.
+    #: `None` if nothing was recorded.
     activations: Optional[Activations]
 
 
 def run(model, prompt, hooks=None, record=None, probe=None, **flags):
-    """Continues `prompt` (text or a list of token ids) with a folder, file or hub id that `probe` takes.
+    """Continues `prompt` (text or a list of token ids) with a model: a folder, file or hub id.
 
-    `hooks`: changes in one line each (`["blocks.3.hook_resid_post@latent[*,2]=scale:0.5"]`), as `--hook` takes them; or by hook its
-    change: a text (`"zero"`, `"rotate:30"`, `"random_norm"`), `scale(2)`, `add(array)`, `swap(array)`. `record`: hooks to record. Other flags as `probe generate --help` names them: `max_new_tokens=40`,
-    `k_cap=5`, `chat=True`. Raises `RuntimeError` with the program's own words, and how it ended.
+    `hooks`: a list of `--hook` lines (`["blocks.3.hook_resid_post@latent[*,2]=scale:0.5"]`), or a dictionary from hook to change: a
+    string (`"zero"`, `"rotate:30"`, `"random_norm"`), `scale(2)`, `add(array)` or `swap(array)`. `record`: hooks to record. Other
+    flags are those of `probe generate --help`: `max_new_tokens=40`, `k_cap=5`, `chat=True`. Raises `RuntimeError` with the
+    program's error and exit status.
     """
     with tempfile.TemporaryDirectory() as folder:
         words = [*program(probe), "generate", "--model", str(model), "--json", *_prompt(prompt), *flags_of(flags)]
@@ -112,12 +113,12 @@ def flags_of(flags):
 
 
 def names_of(hooks):
-    """Hooks as one text, by the names that the program knows."""
+    """Comma-separated hook names, in the old names that `probe` reads."""
     return _old(hooks if isinstance(hooks, str) else ",".join(hooks))
 
 
 def changes(hooks, folder):
-    """Changes as `--hook` takes them: lines, or by hook what is done there. Arrays go into files of the folder."""
+    """Lines for `--hook`, from lines or from a dictionary of changes by hook. Arrays are written to files in `folder`."""
     if isinstance(hooks, Mapping):
         return [
             f"{_old(hook)}={_change(change, hook, Path(folder) / f'hook-{number}.safetensors')}"
@@ -130,7 +131,7 @@ def changes(hooks, folder):
 
 
 def _old(names):
-    """Every name of a list; commas inside brackets belong to a name."""
+    """Converts each name of a comma-separated list. Commas inside brackets are part of a name."""
     parts, depth, start = [], 0, 0
     for index, letter in enumerate(names):
         depth += (letter == "[") - (letter == "]")
@@ -145,47 +146,47 @@ def _change(change, hook, file):
         return change
     if not isinstance(change, Change):
         found = repr(change) if isinstance(change, (int, float)) else f"a bare {type(change).__name__}"
-        raise TypeError(f"{hook}: {found} is no change; use swap(array), add(array) or a text: 'zero', 'scale:2', 'random_norm'; a loaded model also takes a function")
+        raise TypeError(f"{hook}: {found} is not a change; use swap(array), add(array) or a string: 'zero', 'scale:2', 'random_norm'; a loaded model also takes a function")
     if change.what == "scale":
         return f"scale:{change.value!r}"
     save(file, {"value": safetensors.float32(change.value, f"{hook}: {change.what}")})
     return f"{change.what}:{file}"
 
 
-def ended(code, said):
-    """What is known of a program that ended: its exit code or signal, and its error where it said one."""
+def ended(code, stderr):
+    """Exit code or signal of a program, and its error if it printed one."""
     signals = {number.value: number.name for number in signal.Signals}
     how = f"ended with code {code}" if code >= 0 else f"was ended by the signal {signals.get(-code, -code)}"
-    starts = [at.start() for at in re.finditer(ERROR, said, re.M)]
-    return f"the program {how}" + (f": {said[starts[-1]:].strip()}" if starts else "")
+    starts = [at.start() for at in re.finditer(ERROR, stderr, re.M)]
+    return f"the program {how}" + (f": {stderr[starts[-1]:].strip()}" if starts else "")
 
 
-def warn(said, stacklevel):
-    """Raises the warnings of a program's standard error as Python's."""
-    for line in re.findall(r"^warning: (.*)$", said, re.M):
+def warn(stderr, stacklevel):
+    """Issues the warnings in a program's standard error as Python warnings."""
+    for line in re.findall(r"^warning: (.*)$", stderr, re.M):
         warnings.warn(line, stacklevel=stacklevel)
 
 
 def answer_of(text, *keys):
-    """An answer in JSON, which has one of the keys."""
+    """Parses a JSON answer that has one of the keys."""
     try:
         answer = json.loads(text)
     except ValueError:
         answer = None
     if not isinstance(answer, dict) or not any(key in answer for key in keys):
-        raise RuntimeError(f"this is no answer of the program `probe`: {text.strip()[:200]!r}")
+        raise RuntimeError(f"not an answer of the program `probe`: {text.strip()[:200]!r}")
     return answer
 
 
 def program(named):
-    """The words that begin a call of `probe`: a path that is named, what is installed, or the checkout's own build."""
-    for told in filter(None, (named, os.environ.get("SWITCHYARD_PROBE"))):
-        if not Path(told).is_file():
-            raise FileNotFoundError(f"{told}: no such program")
-        return [str(told)]
+    """Command prefix of `probe`: the given path, the installed program or the checkout's build."""
+    for given in filter(None, (named, os.environ.get("SWITCHYARD_PROBE"))):
+        if not Path(given).is_file():
+            raise FileNotFoundError(f"{given}: no such program")
+        return [str(given)]
     targets = [Path(folder) for folder in filter(None, [os.environ.get("CARGO_TARGET_DIR")])]
     targets += [checkout / "target" for checkout in _checkouts()]
-    # A notebook's environment is not always on its PATH: the wheel's program stands beside its Python.
+    # A notebook's PATH may lack its environment: the wheel's program is next to its Python.
     whole = [shutil.which("switchyard", path=str(Path(sys.executable).parent)), shutil.which("switchyard")]
     found = [[path, "probe"] for path in whole if path]
     built = [target / "debug" / "probe" for target in targets]

@@ -1,4 +1,4 @@
-"""The safetensors format: a length, a JSON header, bytes. Read and written with NumPy alone."""
+"""The safetensors format: a length, a JSON header, bytes. Needs only NumPy."""
 
 import json
 import struct
@@ -9,7 +9,7 @@ _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", 
 
 
 def read(path):
-    """Tensors by name, as float arrays where they hold floats, and the file's metadata (text by name)."""
+    """Tensors by name (BF16 as float32), and the file's metadata (strings by name)."""
     with open(path, "rb") as file:
         data = file.read()
     if len(data) < 8 or struct.unpack("<Q", data[:8])[0] > len(data) - 8:
@@ -27,20 +27,20 @@ def _array(path, name, entry, data, start):
     kind = entry["dtype"]
     begin, end = (start + offset for offset in entry["data_offsets"])
     if kind == "BF16":
-        # The upper half of a float32.
+        # BF16 is the upper half of a float32.
         bits = np.frombuffer(data[begin:end], "<u2").astype("<u4") << 16
         return bits.view("<f4").reshape(entry["shape"])
     if kind not in _TYPES:
         raise ValueError(f"{path}: `{name}` is of type {kind}, known are {', '.join(_TYPES)}, BF16")
-    # A copy: arrays over the file's bytes could not be written to.
+    # Copy: views of the file's bytes are read-only.
     return np.frombuffer(data[begin:end], _TYPES[kind]).reshape(entry["shape"]).copy()
 
 
 def real(value, name):
-    """An array of real numbers; `name` is what an error calls it. Raises `TypeError` for masked, complex and other arrays."""
+    """An array of real numbers. Raises `TypeError`, which names `name`, for masked, complex and other arrays."""
     masked = _masked(value)
     if masked:
-        raise TypeError(f"{name}: the array masks {masked} values, which would be written as they are; fill them")
+        raise TypeError(f"{name}: the array masks {masked} values, which would be written unmasked; fill them")
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name}: expected an array of real numbers, found one of type {array.dtype}")
@@ -48,14 +48,14 @@ def real(value, name):
 
 
 def _masked(value):
-    """Masked values of an array, or of the arrays of a list."""
+    """Number of masked values in an array or a list of arrays."""
     if isinstance(value, (list, tuple)):
         return sum(map(_masked, value))
     return int(np.ma.count_masked(value)) if isinstance(value, np.ma.MaskedArray) else 0
 
 
 def float32(value, name):
-    """An array of finite numbers as float32. Raises `ValueError` for NaN and for what float32 cannot hold."""
+    """An array of finite numbers as float32. Raises `ValueError` for NaN, infinity and overflow."""
     array = real(value, name)
     with np.errstate(over="ignore"):
         narrow = array.astype("<f4")
@@ -66,7 +66,7 @@ def float32(value, name):
 
 
 def write(path, tensors, metadata=None):
-    """Writes arrays by name as float32, with metadata (text by name). Refuses what float32 cannot hold (`float32`)."""
+    """Writes arrays by name as float32, with metadata (strings by name). Raises the errors of `float32`."""
     header, parts, offset = ({"__metadata__": metadata} if metadata else {}), [], 0
     for name, array in tensors.items():
         array = np.ascontiguousarray(float32(array, name))

@@ -1,4 +1,4 @@
-"""Decoded rows, position by position."""
+"""Traces: decoded sequences, position by position."""
 
 import json
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ LATENT = "latent"
 
 @dataclass
 class Trace:
-    """One decoded row. `prompt` is text where the rows have it, else token ids. Each position has `kind` (text, swi,
+    """One decoded sequence. `prompt` is text if the rows have it, else token ids. Each position has `kind` (text, swi,
     latent, swi_end_sampled, swi_end_forced) and, where they apply, `logprob` and `entropy` (nats), `p_swi`, `p_exit`."""
 
     problem: int
@@ -21,12 +21,12 @@ class Trace:
 
     @property
     def latents(self):
-        """Its latent steps, in order."""
+        """The latent steps, in order."""
         return [position for position in self.positions if position["kind"] == LATENT]
 
     @property
     def blocks(self):
-        """Its latent steps, block by block."""
+        """The latent steps of each block."""
         blocks, inside = [], False
         for position in self.positions:
             is_latent = position["kind"] == LATENT
@@ -39,8 +39,8 @@ class Trace:
 
 
 def traces(folder, checkpoint):
-    """The traces that `probe` stored of a checkpoint (`positions-<checkpoint>.parquet`). A latent's `lens` holds the
-    most probable next tokens there, each with its probability."""
+    """Reads the traces of a checkpoint (`positions-<checkpoint>.parquet`). `lens` of a latent step: the most probable next
+    tokens with their probabilities."""
     frame = rows(Path(folder) / f"positions-{checkpoint}.parquet")
     records = frame.to_dicts() if hasattr(frame, "to_dicts") else frame.to_dict("records")
     shared = ("checkpoint", "dataset", "n", "seed", "problem", "prompt")
