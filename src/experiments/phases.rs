@@ -27,9 +27,9 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<PhaseChangeRow>> {
     let (before, after) = (first.readings()?, second.readings()?);
     let all = places(staged, second.seed);
     let mut rows = vec![];
-    for (event, of, problems) in classes(&all) {
+    for (event, positions, problems) in classes(&all) {
         let change = |value: fn(&Reading) -> f64| {
-            let (before, after) = (staged.at(before, &of, value), staged.at(after, &of, value));
+            let (before, after) = (staged.at(before, &positions, value), staged.at(after, &positions, value));
             let paired = Bootstrap::seeded(second.seed).clustered_paired(&before, &after, &problems);
             paired.with_context(|| format!("{event:?}"))
         };
@@ -37,7 +37,7 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<PhaseChangeRow>> {
             identity: second.identity(staged.sequences.len()),
             against: first.name.clone(),
             event,
-            positions: of.len(),
+            positions: positions.len(),
             d_p_swi: change(|r| r.p_swi)?,
             d_entropy: change(|r| r.entropy)?,
             d_margin: change(|r| r.margin)?,

@@ -6,10 +6,9 @@ use crate::random::keyed;
 pub(super) const ABOUT: &[InterventionAbout] =
     &[InterventionAbout::new("random_norm", Acts::Alone, |_, d| Box::new(random_norm(d.seed))).random()];
 
-/// Misleads: it preserves only the norm; a direction that states never have is off the distribution too. It writes to every coordinate,
-/// also to those that are read elsewhere, and so lowers the accuracy of hand-built models that do not read their latents (how often: its
-/// false alarms in `reports/calibration`). A loss under it does not show that latents are read. One draw per place, keyed by seed,
-/// problem, block and step.
+/// Misleads: it preserves only the norm, and states never have most of these directions. It changes every coordinate, also those that are
+/// read elsewhere, so that even hand-built models that do not read their latents lose accuracy (false alarms in `reports/calibration`): a
+/// loss does not show that latents are read. One draw per place, keyed by seed, problem, block and step.
 fn random_norm(seed: u64) -> impl Intervention {
     move |at: &LatentPlace, h: &[f32]| {
         let own: Vec<f64> = h.iter().map(|&v| f64::from(v)).collect();

@@ -6,10 +6,11 @@
 
 use anyhow::{Context, Result, ensure};
 use burn::module::Module;
-use burn::tensor::{Bool, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Tensor, TensorData};
 
 use super::hybrid::Mixing;
 use super::source::LatentSource;
+use crate::model::hooks::rows_of;
 use crate::model::{Decoder, HookPoint, Hooks, KvCache, PointKind, Span, Step, heads};
 
 /// What happens to the gradient at latent positions and between waves.
@@ -108,7 +109,7 @@ impl<'m> Stream<'m> {
 
     /// Restores which rows still think after these pieces, one per row.
     pub(super) fn remembering(mut self, fed: &[Piece]) -> Self {
-        self.note(fed);
+        self.update_thinking(fed);
         self
     }
 
@@ -141,7 +142,7 @@ impl<'m> Stream<'m> {
     #[must_use]
     pub fn keep(&self, rows: &[usize]) -> Self {
         let pick = |from: &[usize]| rows.iter().map(|&r| from[r]).collect();
-        let last = self.last.as_ref().map(|last| last.clone().select(0, indices(rows, &last.device())));
+        let last = self.last.as_ref().map(|last| rows_of(last, rows));
         let (cache, thinking) = (self.cache.keep(rows), rows.iter().map(|&r| self.thinking[r]).collect());
         Self { cache, rows: pick(&self.rows), next: pick(&self.next), thinking, last, ..self.clone() }
     }
@@ -265,7 +266,7 @@ impl<'m> Stream<'m> {
     /// Advances token by token where states are mixed in, because each state is computed at the previous token.
     fn advance_mixed(&mut self, pieces: &[Piece], mixing: &dyn Mixing, hooks: &mut Hooks) -> Result<Wave> {
         let mut cuts: Vec<Vec<usize>> = vec![];
-        for mixed in self.mixed(mixing, pieces, 0) {
+        for mixed in self.mixed_positions(mixing, pieces, 0) {
             let inner = (1..mixed.len()).filter(|&at| mixed[at]);
             cuts.push([0].into_iter().chain(inner).chain([mixed.len()]).collect());
         }
@@ -289,8 +290,8 @@ impl<'m> Stream<'m> {
     }
 
     /// Positions where a state is mixed into the input, `[B][w]`; rows are at least `width` long.
-    fn mixed(&self, mixing: &dyn Mixing, pieces: &[Piece], width: usize) -> Vec<Vec<bool>> {
-        let of = |(piece, &thinking): (&Piece, &bool)| {
+    fn mixed_positions(&self, mixing: &dyn Mixing, pieces: &[Piece], width: usize) -> Vec<Vec<bool>> {
+        let mark = |(piece, &thinking): (&Piece, &bool)| {
             let mut thinking = thinking;
             let mut mixed = |(&id, step): (&u32, &Step)| {
                 let is_text = matches!(step, Step::Text(_));
@@ -301,7 +302,7 @@ impl<'m> Stream<'m> {
             row.resize(row.len().max(width), false);
             row
         };
-        pieces.iter().zip(&self.thinking).map(of).collect()
+        pieces.iter().zip(&self.thinking).map(mark).collect()
     }
 
     /// Embeddings `[B, w, D]` with states mixed in at the positions of `mixed`.
@@ -327,7 +328,7 @@ impl<'m> Stream<'m> {
     }
 
     /// Updates which rows still think after these pieces.
-    fn note(&mut self, pieces: &[Piece]) {
+    fn update_thinking(&mut self, pieces: &[Piece]) {
         let Some(mixing) = self.source.mixing() else { return };
         for (thinking, piece) in self.thinking.iter_mut().zip(pieces) {
             let ends = |(id, step): (&u32, &Step)| matches!(step, Step::Text(_)) && *id == mixing.end();
@@ -344,7 +345,7 @@ impl<'m> Stream<'m> {
         };
         let (heads, tails): (Vec<_>, Vec<_>) = pieces.iter().map(|p| (head(p), tail(p))).unzip();
 
-        let mut plain = self.plain();
+        let mut plain = self.without_autodiff();
         let latent = plain.run(&heads, hooks)?;
         plain.remember(&latent, &heads);
         let (constants, last, next) = (plain.cache, plain.last, plain.next);
@@ -361,7 +362,7 @@ impl<'m> Stream<'m> {
     }
 
     /// This stream outside autodiff.
-    fn plain(&self) -> Stream<'_> {
+    fn without_autodiff(&self) -> Stream<'_> {
         Stream {
             model: self.frozen.as_ref().unwrap_or(self.model),
             frozen: None,
@@ -378,18 +379,18 @@ impl<'m> Stream<'m> {
     fn run(&mut self, pieces: &[Piece], hooks: &mut Hooks) -> Result<Wave> {
         let width = pieces.iter().map(|p| p.ids.len()).max().unwrap_or(0);
         let span = self.span(pieces, width);
-        let ids: Vec<Vec<u32>> =
-            pieces.iter().map(|p| p.ids.iter().copied().chain(std::iter::repeat(0)).take(width).collect()).collect();
         let latent: Vec<bool> = pieces.iter().map(Piece::starts_latent).collect();
-        // A latent's token is a placeholder that may lie outside the table: it is never looked up.
-        let lookup: Vec<Vec<u32>> = ids
-            .iter()
-            .zip(&latent)
-            .map(|(row, &is)| row.iter().enumerate().map(|(i, &id)| if is && i == 0 { 0 } else { id }).collect())
-            .collect();
-        let mut x = self.model.embed(&lookup)?;
+        let mut ids: Vec<Vec<u32>> = pieces.iter().map(|p| p.ids.clone()).collect();
+        for (row, &starts_latent) in ids.iter_mut().zip(&latent) {
+            row.resize(width, 0);
+            if starts_latent {
+                // A placeholder that may lie outside the table.
+                row[0] = 0;
+            }
+        }
+        let mut x = self.model.embed(&ids)?;
         if let Some(mixing) = self.source.mixing() {
-            let mixed = self.mixed(mixing, pieces, width);
+            let mixed = self.mixed_positions(mixing, pieces, width);
             if mixed.iter().flatten().any(|mixed| *mixed) {
                 x = self.mix(mixing, x, &span, &mixed)?;
             }
@@ -438,27 +439,16 @@ impl<'m> Stream<'m> {
     }
 
     fn remember(&mut self, wave: &Wave, pieces: &[Piece]) {
-        self.note(pieces);
+        self.update_thinking(pieces);
         let [b, w, d] = wave.hidden.dims();
         let flat = wave.hidden.clone().reshape([b * w, d]);
         let mut from: Vec<usize> = vec![];
         for (row, piece) in pieces.iter().enumerate() {
-            // An empty piece keeps the row's old state, stored after the new ones.
+            // The old states, for rows with an empty piece, come after the new ones.
             from.push(if piece.ids.is_empty() { b * w + row } else { row * w + piece.ids.len() - 1 });
             self.next[row] += piece.ids.len();
         }
-        let index = indices(&from, &flat.device());
-        self.last = Some(match self.last.take() {
-            Some(old) => Tensor::cat(vec![flat, old], 0).select(0, index),
-            None => {
-                let empty = Tensor::zeros([b, d], (&flat.device(), flat.dtype()));
-                Tensor::cat(vec![flat, empty], 0).select(0, index)
-            }
-        });
+        let old = self.last.take().unwrap_or_else(|| Tensor::zeros([b, d], (&flat.device(), flat.dtype())));
+        self.last = Some(rows_of(&Tensor::cat(vec![flat, old], 0), &from));
     }
-}
-
-fn indices(rows: &[usize], device: &burn::tensor::Device) -> Tensor<1, Int> {
-    let data: Vec<i64> = rows.iter().map(|&r| r as i64).collect();
-    Tensor::from_data(TensorData::new(data, [rows.len()]), device)
 }

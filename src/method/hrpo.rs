@@ -32,7 +32,7 @@ use crate::latent::hybrid::Hybrid;
 use crate::latent::{Reasoning, Source};
 use crate::model::Decoder;
 use crate::recipe::Range::{BelowOne, NotNegative, Positive, Typed};
-use crate::recipe::{Grpo, KlAnchor, LossForm, ReplayMode};
+use crate::recipe::{Grpo, KlAnchor, LossForm, LossMean, ReplayMode};
 
 settings! {
     /// HRPO (Yue et al. 2025): text whose tokens a gate mixes with states, trained by GRPO from the checkpoint of `base`. Steps, group,
@@ -82,6 +82,10 @@ fn check(recipe: &Recipe) -> Result<()> {
     ensure!(
         0.0 < r_min && r_min <= r_max,
         "hrpo.r_min must be above 0 and at most hrpo.r_max = {r_max}, found {r_min}"
+    );
+    ensure!(
+        recipe.hrpo.loss == LossForm::Tokens || recipe.grpo.loss_mean == LossMean::Tokens,
+        "hrpo.loss = \"authors\" is a mean over each response: leave grpo.loss_mean out"
     );
     Ok(())
 }

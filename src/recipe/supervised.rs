@@ -9,14 +9,14 @@ use super::ranges::{BATCH, POSITIONS, STEPS};
 use crate::latent::{Gradient, Source};
 
 settings! {
-    /// Text chain-of-thought training from nothing. `steps = 0` takes the pretrained model as it is.
+    /// Text chain-of-thought training from nothing. `steps = 0` uses the pretrained model unchanged.
     pub struct BaseTraining {
         pub steps: usize = 0 => Count(0, STEPS),
         pub batch: usize = 32 => Count(1, BATCH),
         pub learning_rate: f64 = 1e-3 => Positive,
         pub warmup: usize = 50 => Count(0, STEPS),
         /// The annotator is the model at the first 25-step window with this token accuracy: a converged one has no
-        /// entropy left. 0 takes the finished model.
+        /// entropy left. 0: the finished model.
         pub annotator_accuracy: f64 = 0.0 => Share,
     }
 }
@@ -42,7 +42,7 @@ pub enum Suffix {
     /// The first `min(k, |S|)` tokens are replaced, the rest stays (Coconut's way).
     #[default]
     KeepSuffix,
-    /// The whole span goes.
+    /// As `keep_suffix`, but the rest is removed if k > 0.
     Drop,
 }
 
@@ -50,10 +50,10 @@ pub enum Suffix {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Schedule {
-    /// All at once, growing.
+    /// All spans, up to k tokens of each.
     #[default]
     Parallel,
-    /// The leftmost k, fully.
+    /// The leftmost k spans, up to `k_max` tokens of each.
     Sequential,
 }
 
@@ -67,8 +67,8 @@ pub struct Stage {
     /// Instead of `steps`: passes over the data.
     #[serde(default)]
     pub epochs: f64,
-    /// Phase 2 only: latents per replaced token at this stage, instead of `latent.c`. Stages of the same k may have fewer and
-    /// fewer: the text is gone, then the block grows shorter.
+    /// Phase 2 only: latents per replaced token at this stage, instead of `latent.c`. Stages of the same k may lower it to shorten
+    /// blocks whose text is already replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub c: Option<f64>,
 }
@@ -79,7 +79,7 @@ impl Stage {
         &[("k", Count(0, POSITIONS)), ("steps", Count(0, STEPS)), ("epochs", NotNegative), ("c", Positive)];
 
     /// # Errors
-    /// A stage with both lengths, or none, by its number.
+    /// A stage with both `steps` and `epochs`, or neither.
     pub(crate) fn check(key: &str, stages: &[Self]) -> Result<()> {
         for (i, stage) in stages.iter().enumerate() {
             ensure!(
@@ -111,18 +111,18 @@ settings! {
         /// Share of samples left without tags.
         pub untagged: f64 = 0.0 => Share,
         pub gradient: Gradient = Gradient::Through => Typed,
-        /// What is fed back at latent positions: the hidden state (the paper), the same at another length
-        /// (`{kind="scaled_state",norm=3}`), or the embeddings of the tokens that it says
+        /// Input at latent positions: the hidden state (the paper), the hidden state scaled to a norm
+        /// (`{kind="scaled_state",norm=3}`), or the probability-weighted embeddings of its most probable tokens
         /// (`{kind="vocabulary_mixture",top_k=8,temperature=1}`).
         #[serde(skip_serializing_if = "is_default")]
         pub source: Source = Source::HiddenState => Typed,
         pub stages: Vec<Stage> = vec![] => Tables(Stage::RANGES),
-        /// Every stage is a separate training run on the weights of the stage before (the paper's warm start): the optimiser
-        /// forgets its state, and the learning rate warms up and falls as a cosine over the stage. Otherwise moments and rate go on,
-        /// and the rate falls in the last stage alone.
+        /// Every stage is a separate training run on the weights of the stage before (the paper's warm start): the optimiser's
+        /// moments are reset, and the learning rate warms up and falls as a cosine over the stage. Otherwise moments and rate
+        /// continue, and the rate falls only in the last stage.
         #[serde(skip_serializing_if = "is_default")]
         pub fresh_stages: bool = false => Typed,
-        /// Steps of the last stage after which a checkpoint is saved: any of them may be `grpo.from_step` of a run that takes phase 2 over
+        /// Steps of the last stage after which a checkpoint is saved: any of them may be `grpo.from_step` of a run that reuses phase 2
         /// (`train --from`).
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub keep_steps: Vec<usize> = vec![] => Each(&Count(1, STEPS)),

@@ -236,9 +236,9 @@ pub(crate) fn complete<R: Measurement>(rows: &[R]) -> Result<()> {
         let (form, unit) = row.unit();
         forms.entry(form).or_insert((row.identity().n, BTreeSet::new())).1.insert(unit);
     }
-    for (form, (asked, there)) in forms {
+    for (form, (requested, found)) in forms {
         let form = form.map_or_else(String::new, |form| format!(" of form {}", form.name()));
-        ensure!(there.len() == asked, "the shards have {} of {asked} problems or pairs{form}", there.len());
+        ensure!(found.len() == requested, "the shards have {} of {requested} problems or pairs{form}", found.len());
     }
     Ok(())
 }

@@ -66,7 +66,7 @@ impl ColumnCells {
                 *self = ColumnCells::Float(floats);
             }
             (_, Value::Number(x)) if x.is_u64() && !x.is_i64() => bail!("integer {x} does not fit 64 bits with sign"),
-            (cells, value) => bail!("has both {} and {}", cells.kind(), named(&value)),
+            (cells, value) => bail!("has both {} and {}", cells.kind(), kind_of(&value)),
         }
         Ok(())
     }
@@ -84,7 +84,7 @@ impl ColumnCells {
     }
 }
 
-fn named(value: &Value) -> &'static str {
+fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Bool(_) => "Bool",
         Value::Number(x) if x.is_f64() => "Float",
@@ -94,8 +94,7 @@ fn named(value: &Value) -> &'static str {
     }
 }
 
-/// A frame in the making, row by row. Its columns are the union of the rows' keys in order of first appearance; a missing
-/// key is null.
+/// Builds a frame row by row. Its columns are the union of the rows' keys in order of first appearance; a missing key is null.
 #[derive(Debug, Default)]
 pub(crate) struct Columns {
     columns: Vec<(String, ColumnCells)>,
@@ -111,8 +110,8 @@ impl Columns {
     pub fn push(&mut self, row: FlatRow) -> Result<()> {
         let mut filled = vec![false; self.columns.len()];
         for (name, value) in row {
-            let place = match self.at.get(&name) {
-                Some(&place) => place,
+            let index = match self.at.get(&name) {
+                Some(&index) => index,
                 None => {
                     self.at.insert(name.clone(), self.columns.len());
                     self.columns.push((name, ColumnCells::Null(self.rows)));
@@ -120,8 +119,8 @@ impl Columns {
                     self.columns.len() - 1
                 }
             };
-            filled[place] = true;
-            let (name, cells) = &mut self.columns[place];
+            filled[index] = true;
+            let (name, cells) = &mut self.columns[index];
             cells.push(value).with_context(|| format!("column '{name}', row {}", self.rows))?;
         }
         let missing = self.columns.iter_mut().zip(filled).filter(|(_, filled)| !filled);
@@ -135,11 +134,11 @@ impl Columns {
         // An all-null `x` next to `x.y` is an absent struct, which the other columns imply.
         let is_struct =
             |name: &str| names.iter().any(|other| other.strip_prefix(name).is_some_and(|r| r.starts_with('.')));
-        let kept = self
+        let columns = self
             .columns
             .into_iter()
             .filter(|(name, cells)| !(matches!(cells, ColumnCells::Null(_)) && is_struct(name)));
-        let columns = kept.map(|(name, cells)| cells.column(name)).collect();
+        let columns = columns.map(|(name, cells)| cells.column(name)).collect();
         DataFrame::new(self.rows, columns).context("cannot build the table of rows")
     }
 }
@@ -164,7 +163,7 @@ pub(crate) fn from_frame(frame: &DataFrame) -> Result<Vec<FlatRow>> {
                 AnyValue::Null => Value::Null,
                 AnyValue::Boolean(b) => Value::Bool(b),
                 AnyValue::Int64(i) => i.into(),
-                // Columns that are written as a frame, not as rows: the entropies of an annotation.
+                // In files that are written as frames, not as rows: the entropies of an annotation.
                 AnyValue::UInt32(i) => i.into(),
                 AnyValue::Float32(x) => Number::from_f64(x.into()).map_or(Value::Null, Value::Number),
                 AnyValue::Float64(x) => Number::from_f64(x).map_or(Value::Null, Value::Number),

@@ -1,13 +1,13 @@
 //! Parquet of other programs as records. Knows tables and JSON values, not the meaning of columns.
 
 use anyhow::{Context, Result, ensure};
-use polars::prelude::{AnyValue, DataFrame, SerReader};
+use polars::prelude::{AnyValue, ArrowDataType, DataFrame, SerReader};
 use serde_json::{Map, Value};
 
 use crate::store::digits;
 use crate::store::parquet::decode_with;
 
-/// Parts of the names of types that polars cannot read in this build.
+/// Parts of the names of plain types that polars cannot read in this build.
 const UNREAD: [&str; 13] = [
     "Map",
     "Int128",
@@ -26,7 +26,10 @@ const UNREAD: [&str; 13] = [
 
 /// The records of a Parquet file. Columns of unsupported types (dates, pictures) are skipped and added to `left_out`.
 pub(super) fn parquet(mut bytes: Vec<u8>, left_out: &mut Vec<String>) -> Result<Vec<Map<String, Value>>> {
-    let categories = decode_with(&bytes, |mut reader| Ok(format!("{:?}", reader.schema()?).contains("Dictionary")));
+    let is_category = |kind: &str| kind.contains("Dictionary");
+    let categories = decode_with(&bytes, |mut reader| {
+        Ok(reader.schema()?.iter_values().any(|field| plain_type(&field.dtype, is_category).is_some()))
+    });
     if categories.unwrap_or(false) {
         forget_categories(&mut bytes);
     }
@@ -34,18 +37,28 @@ pub(super) fn parquet(mut bytes: Vec<u8>, left_out: &mut Vec<String>) -> Result<
         let schema = reader.schema()?;
         let mut columns = vec![];
         for (name, field) in schema.iter() {
-            let kind = format!("{:?}", field.dtype);
-            if UNREAD.iter().any(|unread| kind.contains(unread)) {
-                let kind = kind.split(['(', ' ', '{']).next().unwrap_or_default().to_owned();
-                left_out.push(format!("{name} ({kind})"));
-            } else {
-                columns.push(name.to_string());
+            let is_unread = |kind: &str| UNREAD.iter().any(|unread| kind.contains(unread));
+            match plain_type(&field.dtype, is_unread) {
+                Some(kind) => left_out.push(format!("{name} ({kind})")),
+                None => columns.push(name.to_string()),
             }
         }
         ensure!(!columns.is_empty(), "no column of text or numbers; it has {}", left_out.join(", "));
         records(&reader.with_columns(Some(columns)).finish()?)
     });
     read.context("not a Parquet file that can be read")
+}
+
+/// The first plain type within a type, without names of fields, that `matches`.
+fn plain_type(dtype: &ArrowDataType, matches: impl Fn(&str) -> bool + Copy) -> Option<String> {
+    match dtype {
+        ArrowDataType::List(field) | ArrowDataType::LargeList(field) => plain_type(&field.dtype, matches),
+        ArrowDataType::Struct(fields) => fields.iter().find_map(|field| plain_type(&field.dtype, matches)),
+        plain => {
+            let kind = format!("{plain:?}");
+            matches(&kind).then(|| kind.split(['(', ' ', '{']).next().unwrap_or_default().to_owned())
+        }
+    }
 }
 
 /// Renames the footer's key for columns that were categories in the writer's memory. Without it they are read as the stored texts and
@@ -105,15 +118,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_struct_is_an_object_in_a_table_of_one_row_too() {
+    fn a_struct_is_an_object_whatever_its_names() {
         for rows in [1, 2] {
-            let columns = vec![Series::new("a".into(), vec![1i64; rows]).into_column()];
-            let inner = DataFrame::new(rows, columns).expect("a frame").into_struct("meta".into());
+            let columns = vec![Series::new("Time".into(), vec![1i64; rows]).into_column()];
+            let inner = DataFrame::new(rows, columns).expect("a frame").into_struct("Dictionary".into());
             let mut frame = DataFrame::new(rows, vec![inner.into_column()]).expect("a frame");
             let mut bytes = vec![];
             ParquetWriter::new(&mut bytes).finish(&mut frame).expect("encodes");
             let read = parquet(bytes, &mut vec![]).expect("reads");
-            assert_eq!(digits::write(&Value::Object(read[0].clone())), r#"{"meta":{"a":1}}"#, "{rows} rows");
+            assert_eq!(digits::write(&Value::Object(read[0].clone())), r#"{"Dictionary":{"Time":1}}"#, "{rows} rows");
         }
     }
 }

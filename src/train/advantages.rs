@@ -42,11 +42,11 @@ fn masked(rewards: &[f64], valid: &[bool], invalid: Invalid, std_floor: f64) -> 
     let counts = |i: usize| valid[i] || invalid != Invalid::Exclude;
     let counted: Vec<f64> = (0..rewards.len()).filter(|&i| counts(i)).map(|i| rewards[i]).collect();
     let mut learnt = advantages(&counted, std_floor)?.into_iter();
-    let of = |i: usize| {
+    let advantage = |i: usize| {
         let advantage = if counts(i) { learnt.next().unwrap_or_default() } else { 0.0 };
         if valid[i] || invalid == Invalid::Learn { advantage } else { 0.0 }
     };
-    Some((0..rewards.len()).map(of).collect())
+    Some((0..rewards.len()).map(advantage).collect())
 }
 
 /// The rollout whose first decision alone is learnt: the first with the highest mean log-probability among those with a positive

@@ -95,7 +95,7 @@ impl World {
         self.rank == 0
     }
 
-    /// Its share of some items: every `size`th, so that shares are similar.
+    /// This process's share of the items: every `size`th from its rank on, so that shares are similar.
     pub fn own<T: Clone>(self, items: &[T]) -> Vec<T> {
         items.iter().skip(self.rank).step_by(self.size).cloned().collect()
     }
@@ -110,7 +110,7 @@ impl World {
         }
         let parts = self.gather(serde_json::to_vec(&own)?);
         let parse = |bytes: Vec<u8>| json::from_str(std::str::from_utf8(&bytes)?);
-        woven(parts.into_iter().map(parse).collect::<Result<_>>()?)
+        interleave(parts.into_iter().map(parse).collect::<Result<_>>()?)
     }
 
     /// The sum over all processes, element by element: the same bits on every process and in every run with this number of processes.
@@ -163,7 +163,7 @@ impl World {
 }
 
 /// Merges the shares of [`World::own`] in the original order.
-fn woven<T>(parts: Vec<Vec<T>>) -> Result<Vec<T>> {
+fn interleave<T>(parts: Vec<Vec<T>>) -> Result<Vec<T>> {
     let total = parts.iter().map(Vec::len).sum();
     let (n, mut parts) = (parts.len(), parts.into_iter().map(Vec::into_iter).collect::<Vec<_>>());
     let mut all = Vec::with_capacity(total);
@@ -184,9 +184,9 @@ pub fn spent() -> f64 {
     SPENT.load(Ordering::Relaxed) as f64 / 1e9
 }
 
-fn timed<R>(exchange: impl FnOnce() -> R) -> R {
+fn timed<R>(collective: impl FnOnce() -> R) -> R {
     let started = Instant::now();
-    let done = exchange();
+    let done = collective();
     SPENT.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
     done
 }
@@ -194,7 +194,7 @@ fn timed<R>(exchange: impl FnOnce() -> R) -> R {
 #[cfg(feature = "mpi")]
 use mpi as exchange;
 
-/// One process never gets here: its `size` is 1.
+/// Never called: without MPI `size` is 1.
 #[cfg(not(feature = "mpi"))]
 mod exchange {
     use super::World;
@@ -222,9 +222,9 @@ mod tests {
             let all: Vec<usize> = (0..items).collect();
             let parts: Vec<Vec<usize>> = (0..n).map(|rank| World { rank, size: n }.own(&all)).collect();
             assert!(parts.iter().all(|part| part.len().abs_diff(items / n) <= 1));
-            assert_eq!(woven(parts).expect("parts"), all);
+            assert_eq!(interleave(parts).expect("parts"), all);
         }
-        assert!(woven(vec![vec![1], vec![2, 3]]).is_err());
+        assert!(interleave(vec![vec![1], vec![2, 3]]).is_err());
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub struct ModelConfig {
     pub rms_norm_eps: f64,
     pub rope_theta: f64,
     pub rope_scaling: Option<RopeScaling>,
-    /// Follows from the family; a field for convenience of the decoder.
+    /// Copied from the family.
     pub qk_norm: bool,
     pub tie_word_embeddings: bool,
     pub max_position_embeddings: usize,
@@ -50,7 +50,7 @@ pub struct ModelConfig {
 /// Upper bound of a dimension, so that products of two cannot overflow.
 const MAX_DIM: usize = 1 << 28;
 const MAX_LAYERS: usize = 4096;
-/// Half as many again as the longest context of any model.
+/// More than the longest context of any model.
 const MAX_POSITIONS: usize = 1 << 24;
 
 impl ModelConfig {
@@ -88,7 +88,7 @@ impl ModelConfig {
         read::from_json(value, origin)
     }
 
-    /// Weights of the blocks' matrices that a token is multiplied with; for experts, those of the token.
+    /// Weights of the blocks that a token is multiplied with; of experts, the router and the token's experts.
     pub fn block_weights(&self) -> usize {
         let attention = 2 * self.head_dim * (self.num_attention_heads + self.num_key_value_heads);
         let matrices = 2 + usize::from(self.family.is_gated);
@@ -102,7 +102,7 @@ impl ModelConfig {
 
     /// The mixture of experts of a layer, if it has one.
     pub fn experts(&self, layer: usize) -> Option<&Experts> {
-        self.extras.experts.as_ref().filter(|experts| experts.layers.get(layer).is_some_and(|&there| there))
+        self.extras.experts.as_ref().filter(|experts| experts.layers.get(layer).is_some_and(|&routed| routed))
     }
 
     /// Weights that a token is multiplied with: the blocks' and the head's.
@@ -159,7 +159,7 @@ impl ModelConfig {
         sliding.layers.get(layer).is_some_and(|&slides| slides).then_some(sliding.window)
     }
 
-    /// Extra scale of queries, besides the usual `1 / √dh`.
+    /// Scale of queries in addition to `1 / √dh`.
     pub fn query_scale(&self) -> f64 {
         self.extras.query_pre_attn_scalar.map_or(1.0, |scalar| (self.head_dim as f64 / scalar).sqrt())
     }
@@ -169,7 +169,7 @@ impl ModelConfig {
         self.num_attention_heads / self.num_key_value_heads
     }
 
-    /// The arithmetic that the decoder relies on; every reader calls it last.
+    /// Checks the sizes and numbers that the decoder relies on; every reader calls it last.
     pub fn validate(&self, origin: &str) -> Result<()> {
         let dims = [
             ("vocab_size", self.vocab_size, MAX_DIM),
@@ -196,7 +196,7 @@ impl ModelConfig {
         );
         ensure!(
             self.family.learned_positions || self.head_dim.is_multiple_of(2),
-            "{origin}: `head_dim` must be even (RoPE turns pairs), found {}",
+            "{origin}: `head_dim` must be even (RoPE rotates pairs), found {}",
             self.head_dim
         );
         ensure!(
@@ -217,15 +217,15 @@ impl ModelConfig {
 
     /// The `config.json` that `transformers` 4.45+ and 5 load: both dtype keys and both rotary forms, with equal values.
     pub fn to_json(&self, dtype: &str) -> Value {
+        if self.family.is_gpt2 {
+            return self.gpt2_json(dtype);
+        }
         let mut rope = json!({ "rope_type": "default", "rope_theta": self.rope_theta });
         let mut scaling = Value::Null;
         if let Some(s) = &self.rope_scaling {
             scaling = s.to_json();
             rope = scaling.clone();
             rope["rope_theta"] = json!(self.rope_theta);
-        }
-        if self.family.is_gpt2 {
-            return self.gpt2_json(dtype);
         }
         let mut out = json!({
             "architectures": [self.family.classes[0]],

@@ -21,12 +21,12 @@ thread_local! {
 pub fn guarded<T>(work: impl FnOnce() -> T) -> Result<T> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
-        let told = take_hook();
+        let report = take_hook();
         set_hook(Box::new(move |panic| {
             // Threads of polars forward their panics to the waiting thread.
             let polars = std::thread::current().name().is_some_and(|name| name.starts_with("polars"));
             if !GUARDED.get() && !polars {
-                told(panic);
+                report(panic);
             }
         }));
     });
@@ -50,7 +50,7 @@ pub fn read_text(file: impl AsRef<Path>) -> std::io::Result<String> {
     let mut text = String::new();
     File::open(file)?.take(MOST_TEXT + 1).read_to_string(&mut text)?;
     if text.len() as u64 > MOST_TEXT {
-        let words = format!("longer than {MOST_TEXT} bytes: no file of settings is");
+        let words = format!("longer than {MOST_TEXT} bytes, too long for a text file");
         return Err(Error::new(ErrorKind::InvalidData, words));
     }
     match recognise(text.as_bytes()) {
@@ -92,7 +92,7 @@ pub fn regular(file: &Path) -> std::io::Result<u64> {
 
 const POINTER: &str = "it is a pointer of Git LFS: fetch the file itself with git lfs pull";
 
-/// Recognises by its first bytes the content of a file whose download or clone failed.
+/// Recognises a failed download or clone by the file's first bytes.
 pub fn recognise(bytes: &[u8]) -> Option<&'static str> {
     let begins = |mark: &[u8]| bytes.starts_with(mark);
     if bytes.is_empty() {

@@ -51,7 +51,10 @@ impl AdapterArgs {
         let heads = trained.path.join(heads::FILE);
         ensure!(!heads.is_file(), "{}: an adapter cannot contain a method's own heads", heads.display());
         let Difference { mut adapter, lost } = difference(&base, &trained, self.rank)?;
-        adapter.config.base_model = Path::new(&self.base).file_name().map(|name| name.to_string_lossy().into_owned());
+        // As typed, so that it can be found again; an absolute path is of this machine only.
+        let typed = Path::new(&self.base);
+        let name = if typed.is_absolute() { typed.file_name() } else { Some(typed.as_os_str()) };
+        adapter.config.base_model = name.map(|name| name.to_string_lossy().into_owned());
         let mut files = trained.text_files(None)?;
         let how = trained.path.join(reasoning::FILE);
         if how.is_file() {

@@ -1,9 +1,9 @@
-//! The value at a hook point, of rank 3 or 4.
+//! The value at a hook point.
 
 use anyhow::{Result, bail};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
-/// The value at a point; the rank depends on the point.
+/// The value at a hook point, which determines the rank.
 #[derive(Clone, Debug)]
 pub enum Activation {
     Rank3(Tensor<3>),
@@ -58,7 +58,7 @@ impl Activation {
         }
     }
 
-    /// The `[B, L, D]` tensor.
+    /// The tensor of rank 3.
     ///
     /// # Errors
     /// An activation of rank 4.

@@ -102,8 +102,8 @@ measured!(
 /// Σ moved / Σ whole of pairs; the interval resamples pairs.
 fn share(seed: u64, pairs: &[&EdgePairRow], moved: &[f64]) -> Result<Estimate> {
     Bootstrap::seeded(seed).units(moved.len(), |counts| {
-        let sum = |of: &dyn Fn(usize) -> f64| -> f64 {
-            counts.iter().enumerate().map(|(i, &times)| f64::from(times) * of(i)).sum()
+        let sum = |value: &dyn Fn(usize) -> f64| -> f64 {
+            counts.iter().enumerate().map(|(i, &times)| f64::from(times) * value(i)).sum()
         };
         sum(&|i| moved[i]) / sum(&|i| pairs[i].clean - pairs[i].corrupt)
     })
@@ -120,19 +120,19 @@ pub(crate) fn circuits(rows: &[EdgePairRow]) -> Result<(Vec<EdgeRow>, Vec<Circui
         for row in rows.iter().filter(|row| row.form == form) {
             sets.entry((row.circuit, row.edges, row.number)).or_default().push(row);
         }
-        let of = |circuit: Option<Circuit>| sets.iter().filter(move |(set, _)| set.0 == circuit);
-        let (needed, less_one) = needed(&of(Some(Circuit::LessOne)).map(|(set, rows)| (set.2, rows)).collect())?;
-        for (&(_, _, rank), pairs) in of(None) {
+        let sets_of = |circuit: Option<Circuit>| sets.iter().filter(move |(set, _)| set.0 == circuit);
+        let (needed, less_one) = needed(&sets_of(Some(Circuit::LessOne)).map(|(set, rows)| (set.2, rows)).collect())?;
+        for (&(_, _, rank), pairs) in sets_of(None) {
             edges.push(edge(rank, pairs, needed.get(&Some(rank)).copied())?);
         }
         for kind in [Circuit::Found, Circuit::Rest, Circuit::Random] {
-            circuits.extend(circuit(kind, &of(Some(kind)).map(|(_, rows)| rows).collect::<Vec<_>>())?);
+            circuits.extend(circuit(kind, &sets_of(Some(kind)).map(|(_, rows)| rows).collect::<Vec<_>>())?);
         }
         circuits.extend(less_one);
-        for (_, rows) in of(Some(Circuit::Top)) {
+        for (_, rows) in sets_of(Some(Circuit::Top)) {
             circuits.extend(circuit(Circuit::Top, &[rows])?);
         }
-        circuits.extend(circuit(Circuit::All, &of(Some(Circuit::All)).map(|(_, rows)| rows).collect::<Vec<_>>())?);
+        circuits.extend(circuit(Circuit::All, &sets_of(Some(Circuit::All)).map(|(_, rows)| rows).collect::<Vec<_>>())?);
     }
     Ok((edges, circuits))
 }
@@ -162,7 +162,13 @@ fn needed(sets: &BTreeMap<usize, &Vec<&EdgePairRow>>) -> Result<EdgeNeed> {
     let without: Vec<_> = sets.iter().filter(|(number, _)| **number > 0).map(|(_, pairs)| *pairs).collect();
     let mut of_edges = BTreeMap::new();
     for &pairs in &without {
-        let lost: Vec<f64> = whole.iter().zip(pairs).map(|(whole, less)| whole.found - less.found).collect();
+        let less: BTreeMap<usize, f64> = pairs.iter().map(|row| (row.pair, row.found)).collect();
+        let lost = whole.iter().map(|row| {
+            let found =
+                less.get(&row.pair).with_context(|| format!("a circuit without one edge lacks pair {}", row.pair));
+            Ok(row.found - found?)
+        });
+        let lost: Vec<f64> = lost.collect::<Result<_>>()?;
         of_edges.insert(pairs[0].rank, share(whole[0].identity.seed, whole, &lost)?);
     }
     let count = of_edges.values().filter(|lost| lost.low > 0.0).count();
@@ -183,7 +189,7 @@ fn circuit(kind: Circuit, circuits: &[&Vec<&EdgePairRow>]) -> Result<Option<Circ
         };
         share(seed, first, &(0..first.len()).map(moved).collect::<Result<Vec<_>>>()?)
     };
-    let each = circuits.iter().map(|one| Ok(effect(&[one])?.value)).collect::<Result<Vec<f64>>>()?;
+    let each = || circuits.iter().map(|one| Ok(effect(&[one])?.value)).collect::<Result<Vec<f64>>>();
     let EdgePairRow { identity, form, edges, of, .. } = first[0].clone();
     Ok(Some(CircuitRow {
         identity: Identity { n: first.len(), ..identity },
@@ -194,8 +200,8 @@ fn circuit(kind: Circuit, circuits: &[&Vec<&EdgePairRow>]) -> Result<Option<Circ
         circuits: circuits.len(),
         effect: effect(circuits)?,
         extreme: match kind {
-            Circuit::Random => each.into_iter().reduce(f64::max),
-            Circuit::LessOne => each.into_iter().reduce(f64::min),
+            Circuit::Random => each()?.into_iter().reduce(f64::max),
+            Circuit::LessOne => each()?.into_iter().reduce(f64::min),
             _ => None,
         },
         needed: None,

@@ -29,7 +29,7 @@ pub struct At {
     pub block: Option<usize>,
 }
 
-/// A known token and its position in the text form; the position before it decides it.
+/// A known token and its position in the text form; the position before it predicts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownToken {
     pub token: u32,
@@ -69,7 +69,7 @@ impl SolutionForms {
         }
     }
 
-    /// The position whose state decides the answer's first token, if the answer comes after every block.
+    /// The position that predicts the answer's first token, if the answer comes after every block.
     pub fn answer_decided(&self, form: Form) -> Option<usize> {
         let at = self.answer?.at;
         let last = self.blocks.last().map_or(0, |block| block.clause.end);
@@ -113,16 +113,16 @@ pub fn solution_forms(study: &Study, limit: usize) -> Result<Vec<SolutionForms>>
             continue;
         }
         ensure!(spans.len() == solution.blocks.len(), "{}: a tagged span has no block", sample.id);
-        let (asked, prompt) = (&corpus.test[problem], solution.prompt);
+        let (question, prompt) = (&corpus.test[problem], solution.prompt);
         let token = |t: usize| KnownToken { token: sample.response[t], at: prompt + t };
-        let place = |(span, block): (&Range<usize>, &Range<usize>)| {
+        let both_forms = |(span, block): (&Range<usize>, &Range<usize>)| {
             let steps = block.clone().filter(|&p| latents.is_latent(p)).count();
             Block {
                 swi: block.start,
                 latents: block.start + 1..block.start + 1 + steps,
                 end: block.end,
                 clause: prompt + span.start..prompt + span.end,
-                value: value(asked, sample, span).map(token),
+                value: value(question, sample, span).map(token),
             }
         };
         let answered = |at| sample.answer.clone()?.find(|&t| sample.offsets[t].1 > at);
@@ -132,8 +132,8 @@ pub fn solution_forms(study: &Study, limit: usize) -> Result<Vec<SolutionForms>>
             prompt,
             latents: latents.clone(),
             text: Sequence::new(problem, text, prompt, Some(corpus.switch.latent))?,
-            blocks: spans.iter().zip(&solution.blocks).map(place).collect(),
-            answer: asked.answer_at().and_then(answered).map(token),
+            blocks: spans.iter().zip(&solution.blocks).map(both_forms).collect(),
+            answer: question.answer_at().and_then(answered).map(token),
         });
     }
     Ok(out)

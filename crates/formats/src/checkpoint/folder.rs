@@ -38,15 +38,15 @@ fn list_others(dir: &Path) -> String {
         name.split('.').skip(1).any(|part| KINDS.contains(&part)) && !OF_TRAINING.iter().any(|of| name.starts_with(of))
     };
     if dir.join("zero_to_fp32.py").is_file() {
-        return "those of a DeepSpeed run, in parts (`python zero_to_fp32.py . pytorch_model.bin` in the folder joins them)".to_owned();
+        return "parts of a DeepSpeed run (join them there: `python zero_to_fp32.py . pytorch_model.bin`)".to_owned();
     }
     let names: Vec<String> = place::names(dir, false).into_iter().filter(is_weights).take(6).collect();
     let hint = if names.iter().any(|name| name.contains("-of-")) {
-        " (the index that says which parameter is in which of them is missing)"
+        " (the index that maps parameters to these files is missing)"
     } else if names.iter().any(|name| name.ends_with(".gguf")) {
         " (a .gguf is opened by its name)"
     } else {
-        " (where one is the whole model in transformers' names, rename it)"
+        " (if one is the whole model with transformers' parameter names, rename it)"
     };
     if names.is_empty() { String::new() } else { names.join(", ") + hint }
 }
@@ -65,7 +65,7 @@ impl WeightsFolder {
             }
         }
         let found = list_others(dir);
-        let found = if found.is_empty() { "none".to_owned() } else { format!("weights of other names only: {found}") };
+        let found = if found.is_empty() { "none".to_owned() } else { format!("other weights: {found}") };
         bail!("{}: expected {SINGLE}, {INDEX} or {}, found {found}", dir.display(), pickle::SINGLE)
     }
 
@@ -93,7 +93,7 @@ impl WeightsFolder {
             let path = dir.join(shard);
             ensure!(path.is_file(), "{origin}: shard {shard} is missing: expected {}", path.display());
             let file = open_file(&path)?;
-            // Files hide their buffers, which an index may list.
+            // An index may list buffers, which are not read.
             for name in names.into_iter().filter(|name| !is_buffer(name)) {
                 match file.shape(name) {
                     Some(_) => drop(home.insert(name.to_string(), files.len())),

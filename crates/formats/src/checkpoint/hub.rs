@@ -1,4 +1,8 @@
 //! Resolves `--model`: a folder, a `.gguf`, or a model on the Hugging Face hub, downloaded once into the usual cache.
+//!
+//! 1. If the cache has all files of the revision's last known commit, the hub is not contacted.
+//! 2. Missing files are downloaded: from that commit if its weights are cached, else from the revision.
+//! 3. If that fails and only optional files are missing, the cached files are used.
 
 mod cache;
 mod client;
@@ -31,7 +35,7 @@ pub enum ModelRef {
 }
 
 impl ModelRef {
-    /// A path that exists wins; a hub id is considered only if no such path exists.
+    /// An existing path has precedence over a hub id.
     pub fn parse(text: &str) -> Result<Self> {
         let path = Path::new(text);
         let is_gguf = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
@@ -61,7 +65,7 @@ impl ModelRef {
             [org, name] if looks_like_id && !is_gguf => {
                 Ok(ModelRef::Hub { id: format!("{org}/{name}"), revision: revision.to_string(), file: None })
             }
-            [org, name, file] if looks_like_id && file.ends_with(".gguf") => Ok(ModelRef::Hub {
+            [org, name, file] if looks_like_id && is_gguf => Ok(ModelRef::Hub {
                 id: format!("{org}/{name}"),
                 revision: revision.to_string(),
                 file: Some(file.to_string()),
@@ -70,7 +74,7 @@ impl ModelRef {
         }
     }
 
-    /// The folder or file on this machine, downloading it if need be.
+    /// The local folder or file, downloaded if necessary.
     pub fn locate(&self) -> Result<PathBuf> {
         match self {
             ModelRef::Folder(path) | ModelRef::Gguf(path) => Ok(path.clone()),
@@ -82,15 +86,18 @@ impl ModelRef {
 impl ModelFiles {
     /// Opens what `--model` names: a folder, a `.gguf` or a hub id.
     pub fn open(model: &str) -> Result<Self> {
-        let path = ModelRef::parse(model)?.locate()?;
+        Self::open_path(ModelRef::parse(model)?.locate()?)
+    }
+
+    pub(super) fn open_path(path: PathBuf) -> Result<Self> {
         if path.is_dir() { Self::open_folder(path) } else { Self::open_gguf(path) }
     }
 }
 
-/// The folder of an adapter that `--adapter` names: a local folder, or a repository of the hub.
+/// The folder of an adapter that `--adapter` names: a local folder, or a repository of the hub. Any other name is returned unchanged.
 ///
 /// # Errors
-/// A name that is neither; as [`ModelRef::locate`].
+/// As [`ModelRef::locate`].
 pub fn locate_adapter(named: &Path) -> Result<PathBuf> {
     let text = named.display().to_string();
     if named.exists() || named.is_absolute() {
@@ -102,7 +109,7 @@ pub fn locate_adapter(named: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Fetched when the repository has them.
+/// Downloaded if the repository has them.
 const OPTIONAL: [&str; 13] = [
     // Its front matter names the licence.
     "README.md",
@@ -134,32 +141,30 @@ impl HubModel<'_> {
         let root = cache::root()?;
         let cache = Cache::new(&root, self.id);
         let commit = cache.commit(self.revision);
-        let there = commit.as_ref().and_then(|commit| self.find_cached(&cache, commit));
-        if let Some((path, missing)) = &there
+        let cached = commit.as_ref().and_then(|commit| self.find_cached(&cache, commit));
+        if let Some((path, missing)) = &cached
             && missing.is_empty()
         {
             return Ok(path.clone());
         }
         // Missing files of a cached commit are downloaded from that commit: the branch may have moved.
-        let known = commit.filter(|_| there.is_some());
+        let known = commit.filter(|_| cached.is_some());
         let error = match self.fetch(&cache, known.as_deref().unwrap_or(self.revision)) {
             Ok(path) => return Ok(path),
-            Err(error) => one_line(&format!("{error:#}")),
+            Err(error) => format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" "),
         };
         let id = self.id;
         go_on()?;
-        if let Some((path, missing)) = there {
+        if let Some((path, missing)) = cached {
             let missing = missing.join(", ");
-            say(&format!(
-                "{id}: read from the cache, which lacks {missing}; the hub could not be asked for it: {error}"
-            ));
+            say(&format!("{id}: read from the cache without {missing}, which cannot be downloaded: {error}"));
             return Ok(path);
         }
         let advice = "check the id and the connection (HF_TOKEN for gated models, HF_ENDPOINT for a mirror), or download the folder elsewhere and give its path";
         bail!("--model {id}: not in the cache {} and cannot be downloaded: {error}; {advice}", root.display())
     }
 
-    /// The snapshot, if it has the weights and what they need, and the optional files that may be missing.
+    /// The snapshot, if its weights are complete, and the optional files to download.
     fn find_cached(&self, cache: &Cache, commit: &str) -> Option<(PathBuf, Vec<&'static str>)> {
         let snapshot = cache.snapshot(commit);
         let get = |name: &str| Some(snapshot.join(name)).filter(|path| path.exists());
@@ -186,10 +191,10 @@ impl HubModel<'_> {
 
     /// Downloads the missing files of one commit. The cache maps the revision to the commit once all files are there.
     fn fetch(&self, cache: &Cache, revision: &str) -> Result<PathBuf> {
-        let said =
+        let is_on =
             |name| set(name).is_some_and(|text| ["1", "on", "yes", "true"].contains(&text.to_lowercase().as_str()));
         for name in ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"] {
-            ensure!(!said(name), "{name} is set");
+            ensure!(!is_on(name), "{name} is set");
         }
         let client = Client::from_env(&cache::home()?)?;
         let files = HubFiles::new(&client, cache, self.id, revision)?;
@@ -212,7 +217,7 @@ fn fetch_folder(files: &HubFiles, cache: &Cache) -> Result<PathBuf> {
     if is_adapter {
         files.get(peft::SETTINGS)?;
     }
-    // Both may be missing next to an adapter: the size of its vocabulary, and the fingerprint of its base.
+    // Optional next to an adapter: the size of its vocabulary, and the fingerprint of its base.
     for name in ["config.json", FINGERPRINT] {
         if files.has(name) {
             files.get(name)?;
@@ -264,11 +269,11 @@ fn set(name: &str) -> Option<String> {
 /// variables were not set by a shell.
 fn folder(name: &str) -> Option<PathBuf> {
     let home = std::env::home_dir().map(|home| home.display().to_string());
-    set(name).map(|text| expanded(&text, home.as_deref(), |name| std::env::var(name).ok()).into())
+    set(name).map(|text| expand(&text, home.as_deref(), |name| std::env::var(name).ok()).into())
 }
 
 /// A variable that is not set is left unexpanded.
-fn expanded(text: &str, home: Option<&str>, variable: impl Fn(&str) -> Option<String>) -> String {
+fn expand(text: &str, home: Option<&str>, variable: impl Fn(&str) -> Option<String>) -> String {
     let rest = text.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/'));
     let text = match (rest, home) {
         (Some(rest), Some(home)) => format!("{home}{rest}"),
@@ -278,25 +283,21 @@ fn expanded(text: &str, home: Option<&str>, variable: impl Fn(&str) -> Option<St
     let mut parts = text.split('$');
     out.push_str(parts.next().unwrap_or_default());
     for part in parts {
-        let (name, behind) = match part.strip_prefix('{').and_then(|inside| inside.split_once('}')) {
+        let (name, after) = match part.strip_prefix('{').and_then(|inside| inside.split_once('}')) {
             Some(braced) => braced,
             None => part.split_at(part.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(part.len())),
         };
         match variable(name).filter(|_| !name.is_empty()) {
-            Some(value) => out.extend([value.as_str(), behind]),
+            Some(value) => out.extend([value.as_str(), after]),
             None => out.extend(["$", part]),
         }
     }
     out
 }
 
-/// Whether a server's commit or hash is hexadecimal: it becomes part of a path.
+/// Whether a server's commit or hash has only letters, digits and `-`: it becomes part of a path.
 fn is_hash(text: &str) -> bool {
     (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -305,8 +306,7 @@ mod tests {
 
     #[test]
     fn folders_in_the_environment_are_expanded() {
-        let of =
-            |text: &str| expanded(text, Some("/home/a"), |name| (name == "SCRATCH").then(|| "/scratch".to_owned()));
+        let of = |text: &str| expand(text, Some("/home/a"), |name| (name == "SCRATCH").then(|| "/scratch".to_owned()));
         for (text, folder) in [
             ("~/hf", "/home/a/hf"),
             ("~", "/home/a"),

@@ -14,7 +14,7 @@ impl ModelFiles {
         for source in &self.text {
             let found = match source {
                 Source::Gguf(file) => file.license()?,
-                Source::Folder(dir) => of_card(&dir.join("README.md")),
+                Source::Folder(dir) => read_card(&dir.join("README.md")),
             };
             if found.is_some() {
                 return Ok(found);
@@ -25,7 +25,7 @@ impl ModelFiles {
 }
 
 /// The license that a card names; `None` if the card is not text.
-fn of_card(path: &Path) -> Option<String> {
+fn read_card(path: &Path) -> Option<String> {
     read_text(path).ok().and_then(|text| front_matter(&text, "license"))
 }
 

@@ -81,7 +81,7 @@ pub struct ModelFiles {
     text: Vec<text::Source>,
 }
 
-/// The model below an adapter that was opened by its folder.
+/// The base of an adapter that was opened by its folder.
 pub struct Base {
     /// As `adapter_config.json` names it.
     pub name: String,
@@ -89,7 +89,7 @@ pub struct Base {
     pub adapter: Arc<Adapter>,
 }
 
-/// The file that iCoT's code saves instead of a model's.
+/// The weights file of iCoT's code.
 const ICOT: &str = "state_dict.bin";
 
 impl ModelFiles {
@@ -149,20 +149,22 @@ impl ModelFiles {
                 dir.display()
             )
         })?;
-        let below = Path::new(&name);
-        ensure!(
-            !peft::is_folder(below),
-            "{origin}: `base_model_name_or_path` is {name}, an adapter itself: name its base"
-        );
         let name = adapter.config.base_at(&name);
-        let place = resolve_base(dir, &name);
-        let base = Self::open(&place).with_context(|| {
+        let moved = || {
             format!(
-                "{origin}: `base_model_name_or_path` (with `revision`, if any) is {name:?}; where the base lies elsewhere now, \
-                 name it (--model BASE --adapter {}), correct it there, or leave a link at the old place",
+                "{origin}: `base_model_name_or_path` (with `revision`, if any) is {name:?}; if the base has moved, \
+                 name it (--model BASE --adapter {}), correct the setting, or leave a link at the old place",
                 dir.display()
             )
-        })?;
+        };
+        let place = ModelRef::parse(&resolve_base(dir, &name)).and_then(|base| base.locate()).with_context(moved)?;
+        // Also if it is this folder: its name may be found again above it.
+        ensure!(
+            !place::find_model(&place).is_ok_and(|found| peft::is_folder(&found)),
+            "{origin}: `base_model_name_or_path` is {name}, found at {}, an adapter itself: name its base",
+            place.display()
+        );
+        let base = Self::open_path(place).with_context(moved)?;
         if let Some(why) = adapter.trained_over_another(&base)? {
             bail!(
                 "{why}. Put the base back, or correct `base_model_name_or_path` of {origin}; --model with --adapter {} opens it over another",
@@ -192,13 +194,13 @@ impl ModelFiles {
     /// A model with the adapter in a folder, as if the adapter named this model as its base.
     pub fn open_below(base: &str, dir: &Path) -> Result<Self> {
         let below = Self::open(base)?;
-        ensure!(below.base.is_none(), "{base}: an adapter itself: name the model that {} goes over", dir.display());
+        ensure!(below.base.is_none(), "{base}: an adapter itself: name the base of {}", dir.display());
         let (path, adapter) = (below.path.clone(), Arc::new(Adapter::open(dir)?));
         let whole = below.with_adapter(adapter.clone(), Apply::Merged)?;
         Ok(Self { path: dir.to_path_buf(), base: Some(Base { name: base.to_owned(), path, adapter }), ..whole })
     }
 
-    /// Applies an adapter: joint settings, the adapter folder's tokenizer if it has one.
+    /// Applies an adapter. The tokenizer of its folder, if any, replaces the base's.
     pub fn with_adapter(self, adapter: Arc<Adapter>, apply: Apply) -> Result<Self> {
         let config = adapter.fit(&self.config)?;
         let another = adapter.trained_over_another(&self)?.map(|why| format!("warning: {why}"));

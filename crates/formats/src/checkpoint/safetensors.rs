@@ -1,4 +1,4 @@
-//! Reading safetensors, memory-mapped: a tensor is converted when it is requested.
+//! Reads safetensors from a memory map: a tensor is converted when it is requested.
 //!
 //! The header follows the rules of the `safetensors` crate: entries are contiguous and fill the file, so that none overlap. Its errors
 //! do not name the tensor, and it accepts duplicate names; both are fixed here. As with every memory map, truncating an open file is
@@ -25,7 +25,7 @@ pub const INDEX: &str = "model.safetensors.index.json";
 /// The format's limit; a larger value means a damaged length field.
 const MAX_HEADER: usize = 100_000_000;
 
-/// A header by tensor. A duplicate name is an error: JSON readers differ in which entry they use.
+/// The header's entries. A duplicate name is an error: JSON readers differ in which entry they use.
 struct Header(BTreeMap<String, TensorInfo>);
 
 impl<'de> Deserialize<'de> for Header {

@@ -11,7 +11,7 @@ use super::{HostTensor, Weights};
 use crate::config::ModelConfig;
 use switchyard_ops::stored::StoredMatrix;
 
-/// Resolves the weights of a model that `config.json` ties; returns the configuration and a warning if they differ.
+/// Resolves the two tables of a model that `config.json` ties. If they differ, unties `config` and adds a warning to `notes`.
 pub(super) fn resolve(
     weights: Box<dyn Weights>,
     config: &mut ModelConfig,
@@ -27,8 +27,8 @@ pub(super) fn resolve(
     if weights.shape(EMBED) != weights.shape(HEAD) || weights.tensor(EMBED)? != weights.tensor(HEAD)? {
         config.tie_word_embeddings = false;
         notes.push(format!(
-            "warning: {}: `{HEAD}` has other values than `{EMBED}`, so that the head is not tied to the embedding, as transformers 5 \
-             has it, although `tie_word_embeddings` of config.json is true; set it to false",
+            "warning: {}: `{HEAD}` has other values than `{EMBED}`, so that the head is not tied to the embedding, as in transformers 5, \
+             although `tie_word_embeddings` of config.json is true; set it to false",
             weights.file_of(HEAD).display()
         ));
     }

@@ -34,7 +34,7 @@ impl Wrapper {
         }
     }
 
-    /// A parameter's name without the wrapper's. `base_model.model.` is PEFT's.
+    /// A parameter's name inside the wrapped model. `base_model.model.` is PEFT's prefix, not iCoT's.
     fn inner(self, name: &str) -> Option<&str> {
         let inner = name.strip_prefix(self.prefix())?;
         (self != Wrapper::Icot || !inner.starts_with("model.")).then_some(inner)
@@ -51,7 +51,7 @@ pub struct InnerModel {
     pub wrapper: Wrapper,
     /// Settings and text side of the base, with the number of rows of the file's tables.
     pub checkpoint: ModelFiles,
-    /// CODI's projection, by the names of [`crate::model::heads`].
+    /// CODI's projection, by its names in `heads.safetensors`.
     pub projection: Vec<(String, HostTensor)>,
     /// Tokens that were added to the base's, at the end of its tables.
     pub added: usize,
@@ -61,16 +61,16 @@ pub struct InnerModel {
     pub left_out: Vec<String>,
 }
 
-/// Opens a state dict, by a folder or a file, over the settings of a base (a folder with its config.json and tokenizer).
+/// Opens a state dict (a folder or a file) with the settings of a base (a folder with its config.json and tokenizer).
 ///
 /// # Errors
-/// No weights file, no names of a known wrapper, weights that do not fit the base, heads that the authors' code does not have.
+/// No weights file, no parameter names of a known wrapper, weights that do not fit the base, heads unknown to the authors' code.
 pub fn unwrap(file: &Path, base: &Path, alpha: f64) -> Result<InnerModel> {
     let file = open(file)?;
     let names = file.names();
     let path = file.file_of("").display().to_string();
-    let holds = |wrapper: &Wrapper| names.iter().any(|name| wrapper.inner(&bare(name)).is_some());
-    let wrapper = [Wrapper::Coconut, Wrapper::Codi, Wrapper::Icot].into_iter().find(holds).with_context(|| {
+    let has_prefix = |wrapper: &Wrapper| names.iter().any(|name| wrapper.inner(&bare(name)).is_some());
+    let wrapper = [Wrapper::Coconut, Wrapper::Codi, Wrapper::Icot].into_iter().find(has_prefix).with_context(|| {
         format!(
             "{path}: no parameter begins with `base_causallm.` (Coconut), `codi.` (CODI) or `base_model.` (iCoT): found `{}`, …; a plain \
              model (Coconut's stage 0 is one) needs no import: put the file into a folder as pytorch_model.bin, next to the base's \
@@ -80,11 +80,11 @@ pub fn unwrap(file: &Path, base: &Path, alpha: f64) -> Result<InnerModel> {
     })?;
     let mut config = ModelConfig::read(base.join("config.json"))?;
     let text = vec![text::Source::Folder(base.to_path_buf())];
-    let mut inside = WrappedWeights { file, keys: BTreeMap::new(), alpha };
+    let mut wrapped = WrappedWeights { file, keys: BTreeMap::new(), alpha };
     let (mut heads, mut left_out) = (BTreeMap::new(), vec![]);
     for name in &names {
         if let Some(inner) = wrapper.inner(&bare(name)) {
-            inside.take(name, inner.strip_prefix("base_model.model.").unwrap_or(inner))?;
+            wrapped.assign(name, inner.strip_prefix("base_model.model.").unwrap_or(inner))?;
         } else if let Some(part) = bare(name).strip_prefix("prj.") {
             heads.insert(part.to_owned(), name.clone());
         } else {
@@ -94,14 +94,14 @@ pub fn unwrap(file: &Path, base: &Path, alpha: f64) -> Result<InnerModel> {
     left_out.dedup();
     // Coconut's second name of the embedding table.
     left_out.retain(|module| module != "embedding");
-    inside.keys.retain(|name, _| !is_buffer(name));
-    let rank = inside.keys.values().find_map(|key| inside.file.shape(&key.factors.as_ref()?.0)?.first().copied());
+    wrapped.keys.retain(|name, _| !is_buffer(name));
+    let rank = wrapped.keys.values().find_map(|key| wrapped.file.shape(&key.factors.as_ref()?.0)?.first().copied());
     let projection =
-        projection(inside.file.as_ref(), &heads, config.hidden_size).map_err(|e| anyhow!("{path}: {e}"))?;
-    let weights = RenamedWeights::rename(Box::new(inside))?;
+        projection(wrapped.file.as_ref(), &heads, config.hidden_size).map_err(|e| anyhow!("{path}: {e}"))?;
+    let weights = RenamedWeights::rename(Box::new(wrapped))?;
     let tables = [EMBED, HEAD].iter().find_map(|table| weights.shape(table)?.first().copied());
-    let rows = tables.with_context(|| format!("{path}: neither an embedding table nor a head is there"))?;
-    let (theirs, mut notes) = (config.vocab_size, vec![]);
+    let rows = tables.with_context(|| format!("{path}: has neither an embedding table nor a head"))?;
+    let (base_rows, mut notes) = (config.vocab_size, vec![]);
     config.vocab_size = rows;
     let weights = tied::resolve(weights, &mut config, &mut notes)?;
     params::check(weights.as_ref(), &config)?;
@@ -109,9 +109,9 @@ pub fn unwrap(file: &Path, base: &Path, alpha: f64) -> Result<InnerModel> {
     // Resized to more rows than the base's or, if the base's table is padded, than its tokenizer's.
     let words = checkpoint.tokenizer()?.map(|tokenizer| tokenizer.get_vocab_size(true));
     let beyond = |size: usize| rows.checked_sub(size).filter(|added| wrapper.added().contains(added));
-    let added = beyond(theirs).or_else(|| beyond(words?)).with_context(|| {
+    let added = beyond(base_rows).or_else(|| beyond(words?)).with_context(|| {
         format!(
-            "{path}: its tables have {rows} rows; expected {} to {} more than the {theirs} of {} or than the {} tokens of its tokenizer: name the \
+            "{path}: its tables have {rows} rows; expected {} to {} more than the {base_rows} of {} or than the {} tokens of its tokenizer: name the \
              base that it was trained from",
             wrapper.added().start(),
             wrapper.added().end(),
@@ -174,21 +174,21 @@ struct ParameterKey {
 
 impl WrappedWeights {
     /// Assigns one tensor of the file to its parameter.
-    fn take(&mut self, stored: &str, inner: &str) -> Result<()> {
+    fn assign(&mut self, stored: &str, inner: &str) -> Result<()> {
         for (mark, is_a) in [(".lora_A.", true), (".lora_B.", false)] {
             let Some((module, rest)) = inner.split_once(mark) else { continue };
             ensure!(
                 ["weight", "default.weight"].contains(&rest),
-                "`{stored}`: factors of an adapter that is not the first"
+                "`{stored}`: factors of a second adapter are not supported"
             );
             let (a, b) = self.keys.entry(format!("{module}.weight")).or_default().factors.get_or_insert_default();
             *if is_a { a } else { b } = stored.to_owned();
             return Ok(());
         }
-        ensure!(!inner.contains("lora_"), "`{stored}`: factors of this kind are not read");
+        ensure!(!inner.contains("lora_"), "`{stored}`: LoRA parameters other than A and B are not supported");
         let name = inner.replace(".base_layer.", ".");
         let key = self.keys.entry(name).or_default();
-        ensure!(key.stored.is_empty(), "`{stored}` and `{}` are one parameter", key.stored);
+        ensure!(key.stored.is_empty(), "`{stored}` and `{}` are the same parameter", key.stored);
         stored.clone_into(&mut key.stored);
         Ok(())
     }
@@ -248,8 +248,8 @@ fn projection(file: &dyn Weights, heads: &BTreeMap<String, String>, width: usize
         }
     }
     ensure!(heads.len() == out.len(), "`prj` has {} tensors, expected {}", heads.len(), out.len());
-    let inside = out[0].1.rows();
-    let shapes = [vec![inside, width], vec![inside], vec![width, inside], vec![width], vec![width], vec![width]];
+    let hidden = out[0].1.rows();
+    let shapes = [vec![hidden, width], vec![hidden], vec![width, hidden], vec![width], vec![width], vec![width]];
     for ((name, tensor), shape) in out.iter().zip(shapes) {
         ensure!(tensor.shape == shape, "`{name}` has shape {:?}, expected {shape:?}", tensor.shape);
     }

@@ -1,5 +1,5 @@
-//! `config.json` in both its forms (top-level `rope_theta` / `rope_scaling`, and transformers 5's `rope_parameters`),
-//! with every setting that the decoder does not implement refused by name.
+//! `config.json` in both its forms (top-level `rope_theta` / `rope_scaling`, and transformers 5's `rope_parameters`). A setting that the
+//! decoder does not implement is an error that names it.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::guard::read_text;
 
 pub(super) fn read(path: &Path) -> Result<ModelConfig> {
     let origin = path.display().to_string();
-    // A pipe or a device would be waited for without end.
+    // Reading a pipe or a device may block forever.
     ensure!(
         !path.exists() || path.is_file(),
         "{origin}: expected a file, the model's config.json, and found something else"
@@ -41,7 +41,7 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
     ensure!(layers <= MAX_LAYERS, "{origin}: `num_hidden_layers` must be between 1 and {MAX_LAYERS}, found {layers}");
     ensure!(heads > 0, "{origin}: `num_attention_heads` must be positive, found 0");
     let defaults = &family.defaults;
-    // Of these keys a missing one means the family's default and an explicit null means none, as in transformers.
+    // As in transformers, a missing key means the family's default, an explicit null means none.
     let missing = |key: &str| !map.contains_key(key);
     let head_dim = defaults.head_dim.filter(|_| missing("head_dim")).unwrap_or(hidden_size / heads);
     ensure!(
@@ -132,14 +132,16 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
     if let Some(found) = keys.get("per_layer_config") {
         return Err(keys.refuse("per_layer_config", "the same settings for every layer", found));
     }
-    if keys.f64("partial_rotary_factor")?.is_some_and(|f| f != 1.0) {
-        return Err(keys.refuse(
-            "partial_rotary_factor",
-            "1 (all of the head is turned)",
-            &keys.map["partial_rotary_factor"],
-        ));
+    refuse_partial_rotary(keys)
+}
+
+/// Refuses RoPE over a part of the head.
+fn refuse_partial_rotary(keys: &Keys) -> Result<()> {
+    let key = "partial_rotary_factor";
+    match keys.f64(key)? {
+        Some(factor) if factor != 1.0 => Err(keys.refuse(key, "1 (RoPE over the whole head)", &keys.map[key])),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Refuses bidirectional attention, as in embedding models over causal decoders.
@@ -189,9 +191,9 @@ fn extras(keys: &Keys, family: Family, layers: usize) -> Result<Extras> {
 /// Sliding windows by the family's rule, with transformers' defaults.
 fn sliding(keys: &Keys, family: Family, layers: usize) -> Result<Option<SlidingWindow>> {
     const DEFAULT: usize = 4096;
-    let said = match keys.usize("sliding_window")? {
+    let size = match keys.usize("sliding_window")? {
         None if !keys.map.contains_key("sliding_window") => Some(DEFAULT),
-        said => said,
+        size => size,
     };
     let used = keys.bool("use_sliding_window")?.unwrap_or(false);
     let listed = SlidingWindow::listed(keys)?;
@@ -199,18 +201,18 @@ fn sliding(keys: &Keys, family: Family, layers: usize) -> Result<Option<SlidingW
         WindowRule::Alternate => {
             let layers = listed.clone().unwrap_or_else(|| (0..layers).map(|layer| layer % 2 == 0).collect());
             ensure!(
-                said.is_some() || !layers.contains(&true),
+                size.is_some() || !layers.contains(&true),
                 "{}: `sliding_window` is null, and layers of \"sliding_attention\" need a number",
                 keys.origin
             );
-            said.map(|window| (window, layers))
+            size.map(|window| (window, layers))
         }
         WindowRule::AllIfUsed | WindowRule::UpperIfUsed if !used => None,
-        WindowRule::All | WindowRule::AllIfUsed => said.map(|window| (window, vec![true; layers])),
+        WindowRule::All | WindowRule::AllIfUsed => size.map(|window| (window, vec![true; layers])),
         WindowRule::UpperIfUsed => {
             let full = keys.usize("max_window_layers")?.unwrap_or(28);
             let upper = || (0..layers).map(|layer| layer >= full).collect();
-            said.map(|window| (window, listed.clone().unwrap_or_else(upper)))
+            size.map(|window| (window, listed.clone().unwrap_or_else(upper)))
         }
         WindowRule::None if used => return Err(keys.refuse("use_sliding_window", "false", &Value::Bool(true))),
         WindowRule::None => {
@@ -264,13 +266,7 @@ fn scaling(keys: &Keys, whole: &Keys) -> Result<Option<RopeScaling>> {
             return Err(keys.refuse(nested, "one rotary setting for all layers", found));
         }
     }
-    if keys.f64("partial_rotary_factor")?.is_some_and(|f| f != 1.0) {
-        return Err(keys.refuse(
-            "partial_rotary_factor",
-            "1 (all of the head is turned)",
-            &keys.map["partial_rotary_factor"],
-        ));
-    }
+    refuse_partial_rotary(keys)?;
     let kind = match keys.string("rope_type")? {
         Some(kind) => Some(kind),
         None => keys.string("type")?,

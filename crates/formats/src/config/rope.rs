@@ -31,9 +31,9 @@ pub struct Llama3Scaling {
 pub struct YarnScaling {
     pub factor: f64,
     pub original_max_position_embeddings: usize,
-    /// Rotations over the original length from which on a frequency is unchanged.
+    /// Frequencies with at least this many rotations over the original length are unchanged.
     pub beta_fast: f64,
-    /// Turns up to which it is divided in full.
+    /// Frequencies with at most this many rotations are divided by `factor`.
     pub beta_slow: f64,
     pub attention_factor: f64,
     /// Whether the ramp begins and ends at whole numbers of pairs.
@@ -130,16 +130,16 @@ impl Llama3Scaling {
 
 impl YarnScaling {
     /// `0.1 m ln(s) + 1` (the paper's Eq. 22, with DeepSeek's `mscale` m).
-    pub(crate) fn mscale(factor: f64, by: f64) -> f64 {
-        if factor <= 1.0 { 1.0 } else { 0.1 * by * factor.ln() + 1.0 }
+    pub(crate) fn mscale(factor: f64, m: f64) -> f64 {
+        if factor <= 1.0 { 1.0 } else { 0.1 * m * factor.ln() + 1.0 }
     }
 
     /// `_compute_yarn_parameters`.
     fn apply(&self, base: Vec<f64>, theta: f64) -> Vec<f64> {
         let width = 2.0 * base.len() as f64;
         // The pair with this number of rotations over the original length.
-        let pair = |turns: f64| {
-            width * (self.original_max_position_embeddings as f64 / (turns * 2.0 * PI)).ln() / (2.0 * theta.ln())
+        let pair = |rotations: f64| {
+            width * (self.original_max_position_embeddings as f64 / (rotations * 2.0 * PI)).ln() / (2.0 * theta.ln())
         };
         let (mut low, mut high) = (pair(self.beta_fast), pair(self.beta_slow));
         if self.truncate {

@@ -18,6 +18,8 @@ use anyhow::{Context, Result, bail, ensure};
 pub use copy::copy_folder;
 pub use inside::Inside;
 pub use lock::{Lock, try_hold};
+#[cfg(unix)]
+pub(crate) use std::os::unix::fs::symlink;
 
 const MOST_LINKS: usize = 16;
 
@@ -39,15 +41,15 @@ pub fn write_with<T>(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> Re
     if let Some(folder) = target.parent() {
         fs::create_dir_all(folder).with_context(|| format!("cannot make folder {}", folder.display()))?;
     }
-    let place = || format!("cannot write {}", path.display());
-    remove_entry(&temporary).with_context(place)?;
-    let file = File::create_new(&temporary).with_context(place)?;
+    let cannot_write = || format!("cannot write {}", path.display());
+    remove_entry(&temporary).with_context(cannot_write)?;
+    let file = File::create_new(&temporary).with_context(cannot_write)?;
     let write = || -> Result<T> {
         let mut writer = BufWriter::new(&file);
         let value = fill(&mut writer)?;
-        writer.flush().and_then(|()| file.sync_all()).with_context(place)?;
+        writer.flush().and_then(|()| file.sync_all()).with_context(cannot_write)?;
         drop(writer);
-        fs::rename(&temporary, &target).with_context(place)?;
+        fs::rename(&temporary, &target).with_context(cannot_write)?;
         Ok(value)
     };
     let written = write();
@@ -136,11 +138,11 @@ pub fn ensure_inside(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Fills a new folder and moves it to `dir` atomically. From a folder that it replaces, foreign files stay: those whose names are neither
-/// in the new one nor weights.
+/// Fills a new folder and moves it to `dir` atomically. Files of a replaced folder are carried over, except weights and those that `fill`
+/// wrote anew.
 ///
 /// # Errors
-/// A folder that is not empty, unless `overwrite`; a disk that cannot be written; those of `fill`.
+/// A folder that is not empty, unless `overwrite`; a disk that cannot be written; errors of `fill`.
 pub fn replace_folder(dir: &Path, overwrite: bool, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     // The user may name a link to a folder: a rename would put a folder in its place.
     let real = if is_link(dir) {
@@ -176,19 +178,19 @@ pub fn replace_folder(dir: &Path, overwrite: bool, fill: impl FnOnce(&Path) -> R
     }
     if let Err(e) = fs::rename(&new, dir) {
         let back = !occupied || fs::rename(&old, dir).is_ok();
-        let kept = if back { String::new() } else { format!("; the old one is in {}", scratch.keep().display()) };
-        bail!("{}: cannot move the finished folder into place: {e}{kept}", dir.display());
+        let note = if back { String::new() } else { format!("; the old one is in {}", scratch.keep().display()) };
+        bail!("{}: cannot move the finished folder into place: {e}{note}", dir.display());
     }
     sync_folder(parent)?;
     drop(lock);
-    // Only now is the old folder dispensable.
+    // Removes the old folder, after the new one is in place.
     let at = scratch.path().to_path_buf();
-    scratch.close().with_context(|| format!("{}: cannot remove what was replaced", at.display()))
+    scratch.close().with_context(|| format!("{}: cannot remove the replaced folder", at.display()))
 }
 
 /// Copies the files that `replace_folder` did not write.
 fn copy_foreign(old: &Path, new: &Path) -> Result<()> {
-    let weights = |name: &str| {
+    let is_weights = |name: &str| {
         ["model", "adapter_model"].iter().any(|stem| name.starts_with(stem))
             && [".safetensors", ".safetensors.index.json"].iter().any(|ending| name.ends_with(ending))
     };
@@ -197,13 +199,13 @@ fn copy_foreign(old: &Path, new: &Path) -> Result<()> {
         let entry = entry.with_context(failed)?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let (from, to) = (entry.path(), new.join(entry.file_name()));
-        if weights(&name) || is_reserved(&name) || fs::symlink_metadata(&to).is_ok() {
+        if is_weights(&name) || is_reserved(&name) || fs::symlink_metadata(&to).is_ok() {
             continue;
         }
         let kind = entry.file_type().with_context(failed)?;
         let copied = match () {
             () if kind.is_dir() => copy_folder(&from, &to),
-            () if kind.is_symlink() => copy_link(&from, &to).map_err(Into::into),
+            () if kind.is_symlink() => fs::read_link(&from).and_then(|target| symlink(target, &to)).map_err(Into::into),
             () => fs::hard_link(&from, &to).or_else(|_| fs::copy(&from, &to).map(drop)).map_err(Into::into),
         };
         copied.with_context(|| format!("{}: cannot be carried over", from.display()))?;
@@ -211,13 +213,8 @@ fn copy_foreign(old: &Path, new: &Path) -> Result<()> {
     Ok(())
 }
 
-#[cfg(unix)]
-fn copy_link(from: &Path, to: &Path) -> std::io::Result<()> {
-    std::os::unix::fs::symlink(fs::read_link(from)?, to)
-}
-
 #[cfg(not(unix))]
-fn copy_link(_: &Path, _: &Path) -> std::io::Result<()> {
+pub(crate) fn symlink(_: impl AsRef<Path>, _: impl AsRef<Path>) -> std::io::Result<()> {
     Err(ErrorKind::Unsupported.into())
 }
 

@@ -1,5 +1,8 @@
-//! Tokens that are matched whole, added to a tokenizer as in `transformers`: those of its own file, of `added_tokens_decoder` in
-//! tokenizer_config.json (or the older `added_tokens.json`), and those that have a role.
+//! Added tokens, which are matched whole, in the order in which `transformers` adds them:
+//!
+//! 1. those of `added_tokens_decoder` in tokenizer_config.json, else of added_tokens.json and tokenizer.json, by id;
+//! 2. those with a role (`eos_token`), then those with another role (`image_token`);
+//! 3. those without a role (`extra_special_tokens`, `additional_special_tokens`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,10 +14,10 @@ use tokenizers::{AddedToken, Model, Tokenizer};
 use super::classes::TokenizerClass;
 use super::folder::read_object;
 
-/// Parts of a named token, in the order of `transformers`.
+/// Keys of tokens with a role, in the order of `transformers`.
 const ROLES: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// A token as files write it: its text, or an object with its content.
+/// The text of a token: a string, or the `content` of an object.
 fn content(file: &str, key: &str, value: &Value) -> Result<Option<String>> {
     Ok(Some(match value {
         Value::Null => return Ok(None),
@@ -79,25 +82,27 @@ fn decoder(config: &Map<String, Value>) -> Option<&Value> {
 
 /// Parses a token: its text (a special token), or an object with matching rules.
 fn parse_token(value: &Value) -> Option<AddedToken> {
-    let flag = |key: &str| value[key].as_bool().unwrap_or(false);
     let text = value.as_str().or_else(|| value["content"].as_str())?;
-    let token = AddedToken::from(text.to_owned(), true);
-    Some(
-        token
-            .single_word(flag("single_word"))
-            .lstrip(flag("lstrip"))
-            .rstrip(flag("rstrip"))
-            .normalized(flag("normalized")),
-    )
+    Some(with_rules(text, true, value))
+}
+
+/// A token with the matching rules of an object; a missing rule is off, except that a token that is not special is normalised.
+fn with_rules(text: &str, special: bool, rules: &Value) -> AddedToken {
+    let flag = |key: &str, default: bool| rules[key].as_bool().unwrap_or(default);
+    AddedToken::from(text, special)
+        .single_word(flag("single_word", false))
+        .lstrip(flag("lstrip", false))
+        .rstrip(flag("rstrip", false))
+        .normalized(flag("normalized", !special))
 }
 
 const EXTRA: &str = "extra_special_tokens";
 const ADDITIONAL: &str = "additional_special_tokens";
 
-/// Tokens with another role (`image_token`): first objects, then texts, then those of an object of further tokens.
+/// Tokens with another role (`image_token`): first objects, then strings, then the entries of an `extra_special_tokens` object.
 fn other_roles(object: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
-    let own = |(key, _): &(&String, &Value)| key.ends_with("_token") && !ROLES.contains(&key.as_str());
-    let (objects, others): (Vec<_>, Vec<_>) = object.iter().filter(own).partition(|(_, value)| value.is_object());
+    let is_other = |(key, _): &(&String, &Value)| key.ends_with("_token") && !ROLES.contains(&key.as_str());
+    let (objects, others): (Vec<_>, Vec<_>) = object.iter().filter(is_other).partition(|(_, value)| value.is_object());
     let further = object.get(EXTRA).and_then(Value::as_object).into_iter().flatten();
     objects.into_iter().chain(others).chain(further)
 }
@@ -139,7 +144,7 @@ fn listed(
         let decoder = decoder.as_object();
         let decoder =
             decoder.with_context(|| format!("{}: added_tokens_decoder: expected an object", place.display()))?;
-        return decoder.iter().map(|(key, token)| Ok((id(key)?, token_of(token, &place)?))).collect();
+        return decoder.iter().map(|(key, token)| Ok((id(key)?, parse_listed(token, &place)?))).collect();
     }
     let mut tokens = BTreeMap::new();
     let file = folder.join("added_tokens.json");
@@ -151,21 +156,15 @@ fn listed(
     }
     for token in own {
         let id = token["id"].as_u64().and_then(|id| u32::try_from(id).ok()).context("an added token without an id")?;
-        tokens.insert(id, token_of(token, &folder.join("tokenizer.json"))?);
+        tokens.insert(id, parse_listed(token, &folder.join("tokenizer.json"))?);
     }
     Ok(tokens)
 }
 
-fn token_of(value: &Value, file: &Path) -> Result<AddedToken> {
-    let flag = |key: &str| value[key].as_bool();
+fn parse_listed(value: &Value, file: &Path) -> Result<AddedToken> {
     let token = value["content"].as_str();
     let token = token.with_context(|| format!("{}: an added token without \"content\"", file.display()))?;
-    let special = flag("special").unwrap_or(false);
-    Ok(AddedToken::from(token, special)
-        .single_word(flag("single_word").unwrap_or(false))
-        .lstrip(flag("lstrip").unwrap_or(false))
-        .rstrip(flag("rstrip").unwrap_or(false))
-        .normalized(flag("normalized").unwrap_or(!special)))
+    Ok(with_rules(token, value["special"].as_bool().unwrap_or(false), value))
 }
 
 /// The id that the tokenizers crate assigns to the next token outside the model's vocabulary.
@@ -175,23 +174,23 @@ fn next_id(tokenizer: &Tokenizer) -> u32 {
     added.filter(|top| *top >= words || words == 0).map_or(words, |top| top + 1)
 }
 
-/// Adds all tokens. A new one without a row among `rows` is dropped: the model cannot compute it. Returns notes for the user.
+/// Adds all tokens, except new ones whose id is beyond the model's `rows` embeddings. Returns notes for the user.
 pub(super) fn add(
     tokenizer: &mut Tokenizer,
     (folder, config, own): (&Path, &Map<String, Value>, &[Value]),
     (roles, class, pieces): (&Map<String, Value>, TokenizerClass, Option<bool>),
     rows: Option<usize>,
 ) -> Result<Vec<String>> {
-    let there = tokenizer.get_added_tokens_decoder();
+    let present = tokenizer.get_added_tokens_decoder();
     let mut tokens: Vec<(Option<u32>, AddedToken, String)> = vec![];
     for (id, token) in listed(folder, config, own, roles)? {
         let token = if pieces == Some(true) { token.normalized(false) } else { token };
-        if !there.values().any(|known| *known == token) {
+        if !present.values().any(|known| *known == token) {
             tokens.push((Some(id), token, "added_tokens_decoder".to_owned()));
         }
     }
     let known = |tokens: &[(Option<u32>, AddedToken, String)], content: &str| {
-        there.values().any(|token| token.content == content) || tokens.iter().any(|(_, t, _)| t.content == content)
+        present.values().any(|token| token.content == content) || tokens.iter().any(|(_, t, _)| t.content == content)
     };
     let mut older = older(folder, config)?;
     if pieces.is_some() {
@@ -214,7 +213,7 @@ pub(super) fn add(
             tokens.push((None, token.clone(), EXTRA.to_owned()));
         }
     }
-    let (mut notes, mut left) = (vec![], vec![]);
+    let (mut notes, mut dropped) = (vec![], vec![]);
     for (listed, token, from) in tokens {
         let content = token.content.clone();
         let id = tokenizer.token_to_id(&content);
@@ -222,7 +221,7 @@ pub(super) fn add(
         if id.is_none() && listed.is_none() && rows.is_some_and(|rows| next as usize >= rows) {
             // Tokens that only the class adds are not an error of the folder.
             if !class.defaults().contains(&(from.as_str(), content.as_str())) {
-                left.push(format!("{from} {content:?}"));
+                dropped.push(format!("{from} {content:?}"));
             }
             continue;
         }
@@ -236,15 +235,15 @@ pub(super) fn add(
             .map_err(|error| anyhow!("{}: cannot add {content:?}: {error}", folder.display()))?;
     }
     if class == TokenizerClass::Qwen2 {
-        // It adds its special tokens once more, by their text alone.
+        // This class adds its special tokens a second time, by their text alone.
         let named = roles.values().filter_map(Value::as_str).chain(further.iter().map(|token| token.content.as_str()));
         let there: Vec<_> = named.filter(|text| tokenizer.token_to_id(text).is_some()).collect();
         let plain = there.into_iter().map(|text| AddedToken::from(text, true));
         tokenizer.add_tokens(plain).map_err(|error| anyhow!("{}: {error}", folder.display()))?;
     }
-    if !left.is_empty() {
-        let what = left.join(", ");
-        notes.push(format!("{what}: not in the tokenizer, and the model has no row for it: left out"));
+    if !dropped.is_empty() {
+        let tokens = dropped.join(", ");
+        notes.push(format!("{tokens}: neither in the tokenizer nor in the model's embedding table: left out"));
     }
     Ok(notes)
 }

@@ -23,11 +23,11 @@ fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     let mut table = Table::new(exhibit.label, "Every checkpoint over seeds", headings());
     let mut apart = false;
     for checkpoint in checkpoints {
-        let of: Vec<&PhaseRow> =
+        let same: Vec<&PhaseRow> =
             runs.iter().filter_map(|rows| rows.iter().find(|row| row.phase == checkpoint)).collect();
-        if of.len() > 1 {
-            apart |= lie_apart(&accuracies(&of));
-            table.push(cells(checkpoint, &of))?;
+        if same.len() > 1 {
+            apart |= lie_apart(&accuracies(&same));
+            table.push(cells(checkpoint, &same))?;
         }
     }
     table.note = if apart { format!("{NOTE} {APART}") } else { NOTE.to_owned() };

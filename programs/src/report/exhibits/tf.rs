@@ -18,13 +18,13 @@ pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
     ..Exhibit::new("tab:tf", &[TeacherForcedRow::NAME])
 }];
 
-/// Keys are `<checkpoint>:<event>`.
+/// Our rows that the paper's table does not have, by keys `<checkpoint>:<event>`.
 fn extra(folder: &Folder) -> Vec<(String, String)> {
-    let beside = |checkpoint: &str, row: &TeacherForcedRow| {
+    let in_paper = |checkpoint: &str, row: &TeacherForcedRow| {
         [&folder.sft, &folder.grpo].iter().any(|c| *c == checkpoint)
             && [Event::SwiStart, random_event(folder, checkpoint)].contains(&row.event)
     };
-    let others = folder.all::<TeacherForcedRow>().filter(|(checkpoint, row)| !beside(checkpoint, row));
+    let others = folder.all::<TeacherForcedRow>().filter(|(checkpoint, row)| !in_paper(checkpoint, row));
     let named = |(checkpoint, row): (&str, &TeacherForcedRow)| {
         let event = row.event.name();
         (format!("{checkpoint}:{event}"), format!("{checkpoint}, {}", event.replace('_', " ")))

@@ -22,9 +22,9 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
             let phases: Vec<(&str, &[FlatRow])> = all.filter(|(_, rows)| is_supervised(rows)).collect();
             let [loss, accuracy] = columns!(StepRow: loss, token_accuracy);
             // More than four lines cannot be distinguished. A row has the loss and the accuracy of the same phases.
-            let panels = phases.chunks(4).flat_map(|some| {
-                let loss = curve("Training loss", "loss (nats)", some, loss, true);
-                [loss, curve("Training accuracy", "token accuracy", some, accuracy, false)]
+            let panels = phases.chunks(4).flat_map(|group| {
+                let loss = curve("Training loss", "loss (nats)", group, loss, true);
+                [loss, curve("Training accuracy", "token accuracy", group, accuracy, false)]
             });
             let note = "Rolling means of 20 steps (80 of a phase of 1,000 or more) with ± 1.96 standard errors. Methods have different \
                         targets, so a loss is comparable within its own line only.";

@@ -37,7 +37,7 @@ fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     let mut pairs = vec![];
     for (i, &first) in firsts.iter().enumerate() {
         for &second in all.iter().filter(|second| **second != first && !firsts[..i].contains(second)) {
-            pairs.extend(compared(folder, first, second)?);
+            pairs.extend(compare(folder, first, second)?);
         }
     }
     if pairs.is_empty() {
@@ -68,19 +68,19 @@ fn headings() -> Vec<Heading> {
     columns.map(|(name, kind)| Heading::new(name, kind)).into()
 }
 
-/// Comparisons on all problems of both and, if it differs, on the subset where the first one switched.
-fn compared<'a>(folder: &Folder, first: &'a str, second: &'a str) -> Result<Vec<CheckpointPair<'a>>> {
-    let of = |checkpoint: &str| folder.rows::<OutcomeRow>(checkpoint).iter();
-    let other: BTreeMap<&str, &OutcomeRow> = of(second).map(|row| (row.id.as_str(), row)).collect();
+/// Compares on the problems of both checkpoints and, if these are fewer, on those where the first one switched.
+fn compare<'a>(folder: &Folder, first: &'a str, second: &'a str) -> Result<Vec<CheckpointPair<'a>>> {
+    let outcomes = |checkpoint: &str| folder.rows::<OutcomeRow>(checkpoint).iter();
+    let other: BTreeMap<&str, &OutcomeRow> = outcomes(second).map(|row| (row.id.as_str(), row)).collect();
     let both: Vec<(&OutcomeRow, &OutcomeRow)> =
-        of(first).filter_map(|row| Some((row, *other.get(row.id.as_str())?))).collect();
+        outcomes(first).filter_map(|row| Some((row, *other.get(row.id.as_str())?))).collect();
     let switched: Vec<_> = both.iter().filter(|(row, _)| row.switched).copied().collect();
     let mut pairs = vec![];
-    for (problems, of) in [("all", &both), ("where it switches", &switched)] {
-        if of.is_empty() || (problems != "all" && of.len() == both.len()) {
+    for (problems, subset) in [("all", &both), ("where it switches", &switched)] {
+        if subset.is_empty() || (problems != "all" && subset.len() == both.len()) {
             continue;
         }
-        let (ours, theirs): (Vec<bool>, Vec<bool>) = of.iter().map(|(a, b)| (a.correct, b.correct)).unzip();
+        let (ours, theirs): (Vec<bool>, Vec<bool>) = subset.iter().map(|(a, b)| (a.correct, b.correct)).unzip();
         let flips = Flips::count(&theirs, &ours)?;
         pairs.push(CheckpointPair {
             first,

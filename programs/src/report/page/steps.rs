@@ -23,7 +23,7 @@ pub(super) fn html(rows: &[&PositionRow]) -> String {
         inside = latent;
         if latent {
             let top = pairs(row.lens.as_deref().unwrap_or_default());
-            let said = (0..TOP).map(|at| match top.get(at) {
+            let predictions = (0..TOP).map(|at| match top.get(at) {
                 Some((word, p)) => format!("<td>{} <small>{p:.2}</small></td>", token(word)),
                 None => "<td></td>".into(),
             });
@@ -32,7 +32,7 @@ pub(super) fn html(rows: &[&PositionRow]) -> String {
                 body,
                 "<tr><th scope=\"row\">{block}, {}</th>{}<td class=\"num\">{}</td><td class=\"num\">{}</td></tr>",
                 Nth::new(step),
-                said.collect::<String>(),
+                predictions.collect::<String>(),
                 shown(row.p_exit),
                 shown(row.entropy)
             );

@@ -23,11 +23,11 @@ pub(super) fn html(folder: &Folder, id: &str) -> (String, usize) {
         checkpoints.iter().flat_map(|c| folder.rows::<PositionRow>(c)).map(|r| r.problem).collect();
     let mut out = String::new();
     for (at, problem) in problems.iter().enumerate() {
-        let of = |c: &str| -> Vec<&PositionRow> {
+        let positions = |c: &str| -> Vec<&PositionRow> {
             folder.rows::<PositionRow>(c).iter().filter(|row| row.problem == *problem).collect()
         };
         let columns: Vec<(&str, Vec<&PositionRow>)> =
-            checkpoints.iter().map(|c| (*c, of(c))).filter(|(_, rows)| !rows.is_empty()).collect();
+            checkpoints.iter().map(|c| (*c, positions(c))).filter(|(_, rows)| !rows.is_empty()).collect();
         let outcomes: Vec<String> = columns
             .iter()
             .map(|(c, rows)| {
@@ -37,8 +37,8 @@ pub(super) fn html(folder: &Folder, id: &str) -> (String, usize) {
             .collect();
         let sides = columns.iter().map(|(c, rows)| {
             let name = called(c);
-            let (said, right) = (trace(&name, rows), answer(folder, c, *problem));
-            format!("<div class=\"side\"><h3>{}</h3>{said}{right}{}</div>", text(&name), steps::html(rows))
+            let (solution, graded) = (trace(&name, rows), answer(folder, c, *problem));
+            format!("<div class=\"side\"><h3>{}</h3>{solution}{graded}{}</div>", text(&name), steps::html(rows))
         });
         let sides: String = sides.collect();
         let prompt = columns.iter().flat_map(|(_, rows)| rows).find_map(|r| r.prompt.clone());
@@ -89,7 +89,7 @@ fn answer(folder: &Folder, checkpoint: &str, problem: usize) -> String {
     )
 }
 
-/// `name`: the checkpoint's, as text alternative.
+/// The positions as HTML. `name`: the checkpoint's, for screen readers.
 fn trace(name: &str, rows: &[&PositionRow]) -> String {
     let mut body = String::new();
     let (mut step, mut open) = (0, false);
@@ -108,9 +108,9 @@ fn trace(name: &str, rows: &[&PositionRow]) -> String {
                 }
                 step += 1;
                 let p = row.p_exit.unwrap_or(0.0).clamp(0.0, 1.0);
-                let says = pairs(row.lens.as_deref().unwrap_or_default());
-                let says = says.first().map_or_else(|| step.to_string(), |(word, _)| token(word));
-                let _ = write!(body, "<i class=\"p\" tabindex=\"0\" style=\"--p:{p:.3}\" title=\"{tip}\">{says}</i>");
+                let top = pairs(row.lens.as_deref().unwrap_or_default());
+                let word = top.first().map_or_else(|| step.to_string(), |(word, _)| token(word));
+                let _ = write!(body, "<i class=\"p\" tabindex=\"0\" style=\"--p:{p:.3}\" title=\"{tip}\">{word}</i>");
             }
             PositionKind::SwiEndSampled | PositionKind::SwiEndForced => {
                 let word = if row.kind == PositionKind::SwiEndForced { "/swi forced" } else { "/swi" };
@@ -158,13 +158,13 @@ fn describe(row: &PositionRow, step: usize) -> String {
     }
     let top = pairs(row.lens.as_deref().unwrap_or_default());
     if !top.is_empty() {
-        let said: Vec<String> = top.iter().map(|(t, p)| format!("{} {p:.2}", t.trim())).collect();
-        parts.push(format!("would say: {}", said.join(", ")));
+        let tokens: Vec<String> = top.iter().map(|(t, p)| format!("{} {p:.2}", t.trim())).collect();
+        parts.push(format!("would say: {}", tokens.join(", ")));
     }
     parts.join(" · ")
 }
 
-/// `[["a", 0.5], …]`; empty for another text.
+/// Parses `[["a", 0.5], …]`; empty if malformed.
 pub(super) fn pairs(json: &str) -> Vec<(String, f64)> {
     serde_json::from_str(json).unwrap_or_default()
 }

@@ -94,10 +94,10 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// SentencePiece's ids of tokens that a file does not name, as llama.cpp has them.
+/// llama.cpp's default ids of special tokens in a SentencePiece vocabulary.
 const PIECES_IDS: [(&str, usize); 3] = [("bos", 1), ("eos", 2), ("unknown", 0)];
 
-/// `data` of a tensor, as stored.
+/// `data` returns a tensor's stored bytes.
 pub fn config<'d>(
     keys: &Keys,
     tensors: &BTreeMap<String, Info>,
@@ -163,7 +163,7 @@ pub fn config<'d>(
         pad_token_id: keys.token_id("padding")?,
         extras: Extras::default(),
     };
-    config.validate(origin)?; // before anything is listed by layer
+    config.validate(origin)?; // before `extras` allocates a list over layers
     config.extras = (family.gguf.extras)(keys, tensors, &config)?;
     config.rope_scaling = scaling(keys, &key, config.max_position_embeddings)?;
     config.validate(origin)?;
@@ -275,7 +275,7 @@ fn scaling(keys: &Keys, key: &dyn Fn(&str) -> String, trained: usize) -> Result<
             attention_factor: attention * YarnScaling::mscale(factor, 1.0),
             truncate: true,
         }))),
-        other => anyhow::bail!(
+        other => bail!(
             "{origin}: metadata `{name}` is not supported: expected \"none\", \"linear\" or \"yarn\", found {other:?}"
         ),
     }
@@ -337,8 +337,8 @@ fn stops(keys: &Keys) -> Result<Vec<u32>> {
     Ok(ids)
 }
 
-/// GGUF stores llama3 scaling as divisors per frequency, not as its four settings. Every released model has the same three of them, so
-/// they are tried with the `factor` of the slowest frequency and must reproduce the divisors.
+/// GGUF stores llama3 scaling as one divisor per frequency, not as its four settings. `factor` is the largest divisor; with the other
+/// three, which all released models share, it must reproduce every divisor.
 fn recover_llama3(divisors: &[f32], config: &ModelConfig) -> Result<Llama3Scaling> {
     let wanted = config.head_dim / 2;
     ensure!(divisors.len() == wanted, "tensor `{ROPE_FREQS}` must have {wanted} values, found {}", divisors.len());

@@ -64,18 +64,18 @@ impl<'a> TextMetadata<'a> {
             tokens.len(),
             types.len()
         );
-        let of = |(id, token): (usize, &String)| match ENDS.contains(&token.as_str()) {
+        let kind_of = |(id, token): (usize, &String)| match ENDS.contains(&token.as_str()) {
             true => CONTROL,
             false => types.get(id).copied().unwrap_or(NORMAL),
         };
-        Ok(Some(Self { kind, tokens, types: tokens.iter().enumerate().map(of).collect(), notes }))
+        Ok(Some(Self { kind, tokens, types: tokens.iter().enumerate().map(kind_of).collect(), notes }))
     }
 
     fn kind(&self, id: usize) -> f64 {
         self.types.get(id).copied().unwrap_or(NORMAL)
     }
 
-    /// Matched whole in the text, before any splitting.
+    /// Whether the token is matched whole, before the text is split.
     fn is_added(&self, id: usize) -> bool {
         [UNKNOWN, CONTROL, USER_DEFINED].contains(&self.kind(id))
     }
@@ -84,17 +84,17 @@ impl<'a> TextMetadata<'a> {
         (0..self.tokens.len()).filter(|id| self.is_added(*id))
     }
 
-    /// Number of tokens of the BPE vocabulary: those before the last run of added tokens, as in a `tokenizer.json`. The run itself is only
-    /// in the list of added tokens, and filler rows (`[PAD151669]`, unused) are nowhere. The list assigns ids by position: if a filler lies
-    /// between added tokens, all up to the last of them belong to the vocabulary.
+    /// Number of tokens of the BPE vocabulary: those before the last run of added tokens, as in a `tokenizer.json`. Unused fillers
+    /// (`[PAD151669]`) are left out. Added tokens get consecutive ids: if a filler lies between them, all up to the last one belong to the
+    /// vocabulary.
     fn model_len(&self) -> usize {
-        let behind = |id: usize| !self.is_added(id) && self.kind(id) != UNUSED;
-        let words = (0..self.tokens.len()).rev().find(|id| behind(*id)).map_or(0, |id| id + 1);
+        let is_word = |id: usize| !self.is_added(id) && self.kind(id) != UNUSED;
+        let words = (0..self.tokens.len()).rev().find(|id| is_word(*id)).map_or(0, |id| id + 1);
         let last = self.added().last().unwrap_or(0);
         if (words..last).all(|id| self.is_added(id)) { words } else { last + 1 }
     }
 
-    fn bytes(&self, keys: &Keys, split: Split) -> Result<Tokenizer> {
+    fn build_bpe(&self, keys: &Keys, split: Split) -> Result<Tokenizer> {
         let origin = keys.origin;
         let listed = "tokenizer.ggml.merges";
         let listed = keys.texts(listed)?.ok_or_else(|| keys.missing(listed))?;
@@ -130,7 +130,7 @@ impl<'a> TextMetadata<'a> {
         Ok(tokenizer)
     }
 
-    fn pieces(&self, keys: &Keys) -> Result<Tokenizer> {
+    fn build_pieces(&self, keys: &Keys) -> Result<Tokenizer> {
         let origin = keys.origin;
         let scores = "tokenizer.ggml.scores";
         let scores = keys.numbers(scores)?.ok_or_else(|| keys.missing(scores))?;
@@ -162,23 +162,23 @@ impl<'a> TextMetadata<'a> {
         let bytes = bytes.map(|bytes| PostProcessorWrapper::from(bytes.trim_offsets(false)));
         let mut around = [None, None];
         for (part, (role, default)) in around.iter_mut().zip([("bos", begins), ("eos", false)]) {
-            let asked = keys.number(&format!("tokenizer.ggml.add_{role}_token"))?.map_or(default, |flag| flag != 0.0);
-            let Some(id) = keys.token_id(role)?.filter(|_| asked) else { continue };
+            let wanted = keys.number(&format!("tokenizer.ggml.add_{role}_token"))?.map_or(default, |flag| flag != 0.0);
+            let Some(id) = keys.token_id(role)?.filter(|_| wanted) else { continue };
             *part = self.tokens.get(id as usize).map(|token| (token, id));
             if let Some((token, _)) = part.filter(|(token, _)| token.contains([' ', ':', '$'])) {
                 bail!("{origin}: {token:?} cannot be added around every text: it contains a space, `:` or `$`");
             }
         }
-        let [before, behind] = around;
-        if before.is_none() && behind.is_none() {
+        let [before, after] = around;
+        if before.is_none() && after.is_none() {
             return Ok(bytes);
         }
         let text = |sequence: &str, n: usize| {
-            let [first, last] = [before, behind].map(|part| part.map(|(token, _)| format!("{token}:{n}")));
+            let [first, last] = [before, after].map(|part| part.map(|(token, _)| format!("{token}:{n}")));
             [first, Some(format!("{sequence}:{n}")), last].into_iter().flatten().collect::<Vec<_>>().join(" ")
         };
         let special: Vec<(String, u32)> =
-            [before, behind].into_iter().flatten().map(|(t, id)| (t.clone(), id)).collect();
+            [before, after].into_iter().flatten().map(|(t, id)| (t.clone(), id)).collect();
         let template = TemplateProcessing::builder()
             .try_single(text("$A", 0))
             .and_then(|b| b.try_pair(format!("{} {}", text("$A", 0), text("$B", 1))))
@@ -203,10 +203,10 @@ fn split(keys: &Keys, tokens: &[String], notes: &mut Vec<String>) -> Result<Spli
         });
     }
     let has = |token: &str| tokens.iter().rev().take(4096).any(|known| known == token);
-    let family = keys.text("general.architecture")?.unwrap_or_default();
-    let shown = if has("<|begin_of_text|>") && has("<|end_of_text|>") {
+    let arch = keys.text("general.architecture")?.unwrap_or_default();
+    let implied = if has("<|begin_of_text|>") && has("<|end_of_text|>") {
         Some("llama-bpe")
-    } else if family.starts_with("qwen2") || family.starts_with("qwen3") {
+    } else if arch.starts_with("qwen2") || arch.starts_with("qwen3") {
         Some("qwen2")
     } else {
         None
@@ -215,7 +215,7 @@ fn split(keys: &Keys, tokens: &[String], notes: &mut Vec<String>) -> Result<Spli
         Some(_) => format!("metadata `{key}` is \"default\""),
         None => format!("metadata `{key}` is missing"),
     };
-    let (rule, what) = match shown.and_then(|name| Some((Split::by_name(name)?, name))) {
+    let (rule, what) = match implied.and_then(|name| Some((Split::by_name(name)?, name))) {
         Some((rule, name)) => (rule, format!("the vocabulary is cut as {name}'s")),
         None => (Split::UNNAMED, "text is cut by llama.cpp's default, which no model was trained with".to_owned()),
     };
@@ -233,8 +233,8 @@ pub(super) fn build(keys: &Keys) -> Result<Option<TextSide>> {
         return Ok(None);
     };
     let mut tokenizer = match parts.kind {
-        VocabularyKind::Bytes(split) => parts.bytes(keys, split)?,
-        VocabularyKind::Pieces => parts.pieces(keys)?,
+        VocabularyKind::Bytes(split) => parts.build_bpe(keys, split)?,
+        VocabularyKind::Pieces => parts.build_pieces(keys)?,
     };
     tokenizer.with_post_processor(parts.post_processor(keys)?);
     let tokens = parts
@@ -288,10 +288,10 @@ fn generic() -> Value {
 
 fn config_of(keys: &Keys, parts: &TextMetadata) -> Result<Value> {
     let mut out = generic();
-    for (field, what) in
+    for (field, role) in
         [("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")]
     {
-        if let Some(token) = keys.token_id(what)?.and_then(|id| parts.tokens.get(id as usize)) {
+        if let Some(token) = keys.token_id(role)?.and_then(|id| parts.tokens.get(id as usize)) {
             out[field] = json!(token);
         }
     }

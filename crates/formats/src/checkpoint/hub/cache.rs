@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use super::{folder, is_hash};
 use crate::guard::read_text;
-use crate::output::{open_to_append, write_atomic};
+use crate::output::{open_to_append, symlink, write_atomic};
 use crate::progress::say;
 
 /// The folder of `HF_HOME` or its default.
@@ -34,7 +34,7 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// The cache of the model `id`, which is plain words separated by a slash.
+    /// The cache of the model `id`, a checked `org/name`.
     pub fn new(root: &Path, id: &str) -> Self {
         let name = format!("models--{}", id.replace('/', "--"));
         Self { locks: root.join(".locks").join(&name), folder: root.join(name) }
@@ -42,9 +42,9 @@ impl Cache {
 
     /// The commit of a revision at its last request; the revision itself if it is a cached commit.
     pub fn commit(&self, revision: &str) -> Option<String> {
-        let held = read_text(self.folder.join("refs").join(revision)).ok();
-        let held = held.map(|text| text.trim().to_owned()).filter(|commit| is_hash(commit));
-        held.or_else(|| (is_hash(revision) && self.snapshot(revision).is_dir()).then(|| revision.to_owned()))
+        let cached = read_text(self.folder.join("refs").join(revision)).ok();
+        let cached = cached.map(|text| text.trim().to_owned()).filter(|commit| is_hash(commit));
+        cached.or_else(|| (is_hash(revision) && self.snapshot(revision).is_dir()).then(|| revision.to_owned()))
     }
 
     /// The folder of a commit's files.
@@ -80,34 +80,24 @@ impl Cache {
         fs::create_dir_all(&self.locks).with_context(|| format!("cannot make folder {}", self.locks.display()))?;
         let file = open_to_append(&self.locks.join(format!("{tag}.lock")))?;
         if let Err(fs::TryLockError::WouldBlock) = file.try_lock() {
-            say(&format!("{name}: another process downloads it; waiting for it to finish"));
+            say(&format!("{name}: waiting for another process that downloads it"));
             // On a file system without locks two processes may write at once: the hash is checked anyway.
             let _ = file.lock();
         }
         Ok(file)
     }
 
-    /// Makes `name` of a commit the bytes with this tag.
+    /// Links `name` in a commit's folder to the bytes with this tag.
     pub fn link(&self, commit: &str, name: &str, tag: &str) -> Result<PathBuf> {
         let path = self.snapshot(commit).join(name);
         let new = self.snapshot(commit).join(format!("{name}.{}.tmp", std::process::id()));
         fs::create_dir_all(self.snapshot(commit))?;
         let blob = self.blob(tag);
-        let made = symbolic(&Path::new("../../blobs").join(tag), &new);
+        let made = symlink(Path::new("../../blobs").join(tag), &new);
         let made = made.or_else(|_| fs::hard_link(&blob, &new)).or_else(|_| fs::copy(&blob, &new).map(drop));
         made.and_then(|()| fs::rename(&new, &path)).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
     }
-}
-
-#[cfg(unix)]
-fn symbolic(to: &Path, link: &Path) -> std::io::Result<()> {
-    std::os::unix::fs::symlink(to, link)
-}
-
-#[cfg(not(unix))]
-fn symbolic(_: &Path, _: &Path) -> std::io::Result<()> {
-    Err(std::io::ErrorKind::Unsupported.into())
 }
 
 /// Writes a small file whole or not at all, with its folder.

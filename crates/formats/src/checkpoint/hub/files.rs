@@ -22,7 +22,7 @@ use crate::progress::{go_on, say};
 const MOST_LIST: u64 = 32 << 20;
 const MOST_TEXT: u64 = 512 << 20;
 const MOST_WEIGHTS: u64 = 1 << 40;
-/// Immediate retries after a broken connection.
+/// Maximum connections per download; each must make progress for the next.
 const TRIES: usize = 3;
 
 #[derive(Deserialize)]
@@ -67,7 +67,7 @@ impl<'a> HubFiles<'a> {
             .read_to_end(&mut body)
             .map_err(|error| client.describe(error.into()))?;
         ensure!(body.len() as u64 <= MOST_LIST, "the hub's list of files is longer than {MOST_LIST} bytes");
-        let info: HubListing = serde_json::from_slice(&body).context("the list of files is not that of a hub")?;
+        let info: HubListing = serde_json::from_slice(&body).context("not a hub's list of files")?;
         ensure!(is_hash(&info.sha), "the hub names the commit {:?}, which is not a hash", info.sha);
         let names = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
         Ok(Self { client, cache, id: id.to_owned(), commit: info.sha, names })
@@ -80,7 +80,7 @@ impl<'a> HubFiles<'a> {
     /// The file in the cache, downloaded if necessary. `name` contains no folder.
     ///
     /// # Errors
-    /// A failed or damaged download, with the file's name; the next try continues it.
+    /// A failed or damaged download, with the file's name; the next call resumes it.
     pub fn get(&self, name: &str) -> Result<PathBuf> {
         let path = self.cache.snapshot(&self.commit).join(name);
         if path.exists() {
@@ -91,14 +91,14 @@ impl<'a> HubFiles<'a> {
 
     fn download(&self, name: &str) -> Result<PathBuf> {
         let path = format!("/{}/resolve/{}/{}", percent_encode(&self.id, "/"), self.commit, percent_encode(name, ""));
-        let announced = self.announced(&self.client.get(&path, Some("bytes=0-0"))?)?;
+        let announced = self.parse_headers(&self.client.get(&path, Some("bytes=0-0"))?)?;
         let most = if name.ends_with(".safetensors") || name.ends_with(".gguf") { MOST_WEIGHTS } else { MOST_TEXT };
         let size = announced.size.unwrap_or(0);
         ensure!(size <= most, "announced with {size} bytes; such a file may have at most {most}");
         let blob = self.cache.blob(&announced.tag);
         let _lock = self.cache.lock(&announced.tag, name)?;
-        let there = blob.metadata().is_ok_and(|file| announced.size.is_none_or(|size| size == file.len()));
-        if !there {
+        let is_complete = blob.metadata().is_ok_and(|file| announced.size.is_none_or(|size| size == file.len()));
+        if !is_complete {
             let part = blob.with_added_extension("incomplete");
             self.fill(&path, &part, name, &announced, most)?;
             if let Err(error) = verify(&part, &announced, name) {
@@ -111,7 +111,7 @@ impl<'a> HubFiles<'a> {
     }
 
     /// Parses the hub's headers of a file. From the host of the bytes only the length is used.
-    fn announced(&self, answer: &HubResponse) -> Result<HubFile> {
+    fn parse_headers(&self, answer: &HubResponse) -> Result<HubFile> {
         if let Some(commit) = answer.hub_header("x-repo-commit") {
             ensure!(is_hash(commit), "the server names the commit {commit:?}, which is not a hash");
             ensure!(commit == self.commit, "is of commit {commit} instead of {}: try again", self.commit);
@@ -127,7 +127,7 @@ impl<'a> HubFiles<'a> {
         Ok(HubFile { tag, size: size.or_else(|| if whole { length() } else { total() }) })
     }
 
-    /// Downloads `part` to its full length, over as many connections as make progress, with up to [`TRIES`] that do not.
+    /// Downloads `part` to its full length over at most [`TRIES`] connections.
     fn fill(&self, path: &str, part: &Path, name: &str, announced: &HubFile, most: u64) -> Result<()> {
         if let Some(folder) = part.parent() {
             fs::create_dir_all(folder).with_context(|| format!("cannot make folder {}", folder.display()))?;
@@ -144,7 +144,7 @@ impl<'a> HubFiles<'a> {
                 (Ok(()), None) => break,
                 (_, Some(_)) if again < TRIES && now > before => {}
                 (Err(error), _) => return Err(error),
-                (Ok(()), Some(size)) => bail!("came with {now} bytes of {size}; try again"),
+                (Ok(()), Some(size)) => bail!("{now} bytes of {size} arrived; try again"),
             }
         }
         bar.finish_and_clear();
@@ -164,30 +164,30 @@ impl<'a> HubFiles<'a> {
         let answer = self.client.get(path, (have > 0).then(|| format!("bytes={have}-")).as_deref())?;
         let status = answer.response.status();
         let start = || answer.header("content-range")?.strip_prefix("bytes ")?.split('-').next()?.parse().ok();
-        let goes_on = have > 0 && status == StatusCode::PARTIAL_CONTENT && start() == Some(have);
-        if !goes_on && have > 0 && status != StatusCode::OK {
+        let resumes = have > 0 && status == StatusCode::PARTIAL_CONTENT && start() == Some(have);
+        if !resumes && have > 0 && status != StatusCode::OK {
             let _ = fs::remove_file(part);
             bail!("the server cannot resume at byte {have}; try again from the start");
         }
-        let place = || format!("cannot write {}", part.display());
+        let cannot_write = || format!("cannot write {}", part.display());
         let mut file = open_to_append(part)?;
-        have = if goes_on { have } else { 0 };
-        file.set_len(have).with_context(place)?;
+        have = if resumes { have } else { 0 };
+        file.set_len(have).with_context(cannot_write)?;
         let mut body = answer.response.into_body().into_reader();
         let mut piece = vec![0; 1 << 16];
         loop {
             go_on()?;
             bar.set_position(have);
-            let came = body.read(&mut piece).map_err(|error| self.client.describe(error.into()))?;
-            if came == 0 {
-                return file.sync_all().with_context(place);
+            let read = body.read(&mut piece).map_err(|error| self.client.describe(error.into()))?;
+            if read == 0 {
+                return file.sync_all().with_context(cannot_write);
             }
-            have += came as u64;
+            have += read as u64;
             if have > most {
                 let _ = fs::remove_file(part);
                 bail!("sends more than the {most} bytes that it may");
             }
-            file.write_all(&piece[..came]).with_context(place)?;
+            file.write_all(&piece[..read]).with_context(cannot_write)?;
         }
     }
 }
@@ -208,11 +208,11 @@ fn verify(path: &Path, announced: &HubFile, name: &str) -> Result<()> {
             digest(git, path)? == tag || digest(Sha1::new(), path)? == tag
         }
         _ => {
-            say(&format!("{name}: the server names no hash of a known kind ({tag}): only its length could be checked"));
+            say(&format!("{name}: the server's tag {tag} is neither SHA-1 nor SHA-256: only the length was checked"));
             true
         }
     };
-    ensure!(same, "came damaged: its hash is not {tag}, which was announced; try again");
+    ensure!(same, "damaged: its hash is not the announced {tag}; try again");
     Ok(())
 }
 
@@ -223,11 +223,11 @@ fn digest<D: Digest + Write>(mut hash: D, path: &Path) -> Result<String> {
 
 /// Percent-encodes a part of a URL path, except `kept`.
 fn percent_encode(text: &str, kept: &str) -> String {
-    let one = |byte: u8| match char::from(byte) {
+    let encode = |byte: u8| match char::from(byte) {
         c if c.is_ascii_alphanumeric() || "-_.~".contains(c) || kept.contains(c) => c.to_string(),
         _ => format!("%{byte:02X}"),
     };
-    text.bytes().map(one).collect()
+    text.bytes().map(encode).collect()
 }
 
 /// Shown on a terminal only.

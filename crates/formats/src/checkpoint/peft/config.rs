@@ -106,7 +106,7 @@ impl AdapterConfig {
         if self.use_rslora { alpha / r.sqrt() } else { alpha / r }
     }
 
-    /// The base's name for a user: on the hub at this `revision`, as PEFT's `AutoPeftModel` opens it. A folder has no revision.
+    /// The base's name for `--model`: a hub id gets the `revision`, as in PEFT's `AutoPeftModel`; a folder has none.
     pub(in crate::checkpoint) fn base_at(&self, name: &str) -> String {
         let on_hub = ModelRef::parse(name).is_ok_and(|base| matches!(base, ModelRef::Hub { file: None, .. }));
         match &self.revision {
@@ -154,7 +154,7 @@ impl AdapterConfig {
             alpha: or(&value["lora_alpha"], DEFAULT_ALPHA, |v| alpha(v, origin, "lora_alpha"))?,
             rank_pattern: patterns(value, origin, "rank_pattern", rank)?,
             alpha_pattern: patterns(value, origin, "alpha_pattern", alpha)?,
-            use_rslora: value["use_rslora"].as_bool().unwrap_or(false),
+            use_rslora: or(&value["use_rslora"], false, |v| flag(v, origin, "use_rslora"))?,
             targets: modules(&value["target_modules"], origin, "target_modules")?.unwrap_or(Targets::Usual),
             exclude: match modules(&value["exclude_modules"], origin, "exclude_modules")? {
                 Some(Targets::Names(names)) if names.is_empty() => None,
@@ -171,11 +171,11 @@ impl AdapterConfig {
                 found => or(found, vec![], |list| strings(list, origin, "layers_pattern"))?,
             },
             modules_to_save: or(&value["modules_to_save"], vec![], |list| strings(list, origin, "modules_to_save"))?,
-            ensure_weight_tying: value["ensure_weight_tying"].as_bool().unwrap_or(false),
+            ensure_weight_tying: or(&value["ensure_weight_tying"], false, |v| flag(v, origin, "ensure_weight_tying"))?,
             token_rows,
             head_rows,
-            base_model: value["base_model_name_or_path"].as_str().map(str::to_string),
-            revision: value["revision"].as_str().map(str::to_string),
+            base_model: or(&value["base_model_name_or_path"], None, |v| name(v, origin, "base_model_name_or_path"))?,
+            revision: or(&value["revision"], None, |v| name(v, origin, "revision"))?,
         };
         config.check_patterns(origin)?;
         Ok(config)
@@ -183,10 +183,10 @@ impl AdapterConfig {
 
     /// Checks that the regular expressions compile; they are matched with every module later.
     fn check_patterns(&self, origin: &str) -> Result<()> {
-        let of = |targets: &Targets| if let Targets::Pattern(p) = targets { Some(p.clone()) } else { None };
+        let pattern = |targets: &Targets| if let Targets::Pattern(p) = targets { Some(p.clone()) } else { None };
         let keys = [
-            ("target_modules", of(&self.targets).into_iter().collect()),
-            ("exclude_modules", self.exclude.as_ref().and_then(of).into_iter().collect::<Vec<_>>()),
+            ("target_modules", pattern(&self.targets).into_iter().collect()),
+            ("exclude_modules", self.exclude.as_ref().and_then(pattern).into_iter().collect::<Vec<_>>()),
             ("layers_pattern", self.layers_pattern.clone()),
             ("modules_to_save", self.modules_to_save.clone()),
             ("rank_pattern", self.rank_pattern.iter().map(|(p, _)| p.clone()).collect()),
@@ -196,7 +196,7 @@ impl AdapterConfig {
         check_patterns(all).with_context(|| origin.to_owned())?;
         ensure!(
             self.layers_pattern.len() <= MOST_PATTERNS,
-            "{origin}: `layers_pattern` holds {} patterns, at most {MOST_PATTERNS} are read",
+            "{origin}: `layers_pattern` has {} patterns, at most {MOST_PATTERNS} are read",
             self.layers_pattern.len()
         );
         for (key, patterns) in keys {
@@ -257,6 +257,15 @@ fn or<T>(value: &Value, default: T, read: impl FnOnce(&Value) -> Result<T>) -> R
     if value.is_null() { Ok(default) } else { read(value) }
 }
 
+fn flag(value: &Value, origin: &str, key: &str) -> Result<bool> {
+    value.as_bool().ok_or_else(|| anyhow!("{origin}: `{key}` must be true or false, found {value}"))
+}
+
+fn name(value: &Value, origin: &str, key: &str) -> Result<Option<String>> {
+    let text = value.as_str().map(|text| Some(text.to_owned()));
+    text.ok_or_else(|| anyhow!("{origin}: `{key}` must be a text, found {value}"))
+}
+
 fn rank(value: &Value, origin: &str, key: &str) -> Result<usize> {
     let r = value.as_u64().filter(|r| (1..1 << 20).contains(r));
     r.map(|r| r as usize).ok_or_else(|| anyhow!("{origin}: `{key}` must be a positive whole number, found {value}"))
@@ -302,12 +311,9 @@ fn is_neutral(value: &Value) -> bool {
 }
 
 fn strings(value: &Value, origin: &str, key: &str) -> Result<Vec<String>> {
-    let list =
-        value.as_array().ok_or_else(|| anyhow!("{origin}: `{key}` must be a list of module names, found {value}"))?;
-    let names = list.iter().map(|v| v.as_str().map(str::to_string));
-    names
-        .collect::<Option<_>>()
-        .ok_or_else(|| anyhow!("{origin}: `{key}` must be a list of module names, found {value}"))
+    let names: Option<Vec<String>> =
+        value.as_array().and_then(|list| list.iter().map(|v| v.as_str().map(str::to_string)).collect());
+    names.ok_or_else(|| anyhow!("{origin}: `{key}` must be a list of module names, found {value}"))
 }
 
 /// Ids of the embedding table and of the head: a list for the first, or lists under their names.
@@ -328,13 +334,13 @@ fn token_rows(value: &Value, origin: &str) -> Result<(Vec<usize>, Vec<usize>)> {
     let Value::Object(map) = value else { return Ok((ids(value)?, vec![])) };
     let (mut embed, mut head) = (None, None);
     for (name, list) in map {
-        let place = match name.rsplit('.').next() {
+        let rows = match name.rsplit('.').next() {
             Some("embed_tokens" | "wte") => &mut embed,
             Some("lm_head") => &mut head,
             _ => return Err(wanted()),
         };
-        ensure!(place.is_none(), wanted());
-        *place = Some(ids(list)?);
+        ensure!(rows.is_none(), wanted());
+        *rows = Some(ids(list)?);
     }
     Ok((embed.unwrap_or_default(), head.unwrap_or_default()))
 }

@@ -1,5 +1,10 @@
-//! A trained model as an adapter: the factors of each matrix's difference from the base. Merged LoRA phases differ from their base by a
-//! matrix of low rank, whatever program trained them.
+//! A trained model as an adapter over its base. Merged LoRA phases differ from the base by matrices of low rank, whatever program
+//! trained them.
+//!
+//! 1. Parameters that are equal in both are skipped; a changed bias is an error.
+//! 2. Of a tied embedding table with few changed rows, these rows are stored.
+//! 3. Other tables and the norms are stored whole.
+//! 4. The difference Δ of a matrix becomes factors: B·A ≈ Δ of rank r.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +23,7 @@ use crate::random::normal;
 /// A table with at most this many changed rows stores single rows, otherwise it is stored whole.
 const MOST_TOKEN_ROWS: usize = 64;
 
-/// Steps of the subspace iteration. Each multiplies the gap between retained and dropped singular values again.
+/// Subspace iterations. Each widens the gap between retained and dropped singular values.
 const ITERATIONS: usize = 4;
 
 /// A trained model as an adapter over its base.
@@ -34,20 +39,20 @@ pub struct Difference {
 /// Models of different shapes, weights that cannot be read, trained biases, identical models.
 pub fn difference(base: &ModelFiles, trained: &ModelFiles, r: usize) -> Result<Difference> {
     let [from, to] = [&base.config, &trained.config];
-    let same = |weights: &ModelFiles| {
+    let inner_shapes = |weights: &ModelFiles| {
         let shapes = expected_parameters(&weights.config).into_iter();
         shapes.filter(|(name, _)| name != EMBED && name != HEAD).collect::<Vec<_>>()
     };
     ensure!(
-        same(base) == same(trained)
+        inner_shapes(base) == inner_shapes(trained)
             && from.hidden_size == to.hidden_size
             && from.tie_word_embeddings == to.tie_word_embeddings,
         "{} is not a trained form of {}: their shapes differ",
         trained.path.display(),
         base.path.display()
     );
-    let (mut factors, mut replaced, mut learnt, mut tokens) = (BTreeMap::new(), BTreeMap::new(), None, vec![]);
-    let (mut lost, mut whole) = (0.0, 0.0);
+    let (mut factors, mut replaced, mut token_rows, mut tokens) = (BTreeMap::new(), BTreeMap::new(), None, vec![]);
+    let (mut lost, mut total) = (0.0, 0.0);
     for (name, shape) in expected_parameters(to) {
         let (old, new) = (base.tensor(&name)?, trained.tensor(&name)?);
         if old == new {
@@ -59,7 +64,7 @@ pub fn difference(base: &ModelFiles, trained: &ModelFiles, r: usize) -> Result<D
             if changed.len() <= MOST_TOKEN_ROWS {
                 let width = new.width();
                 let rows = changed.iter().flat_map(|row| &new.data[row * width..][..width]).copied().collect();
-                learnt = Some(HostTensor::new(vec![changed.len(), width], rows)?);
+                token_rows = Some(HostTensor::new(vec![changed.len(), width], rows)?);
                 tokens = changed;
                 continue;
             }
@@ -73,9 +78,9 @@ pub fn difference(base: &ModelFiles, trained: &ModelFiles, r: usize) -> Result<D
             f64::from(new.data[o * shape[1] + i]) - f64::from(old.data[o * shape[1] + i])
         });
         let best = best_factors(change.view(), r).map_err(|e| anyhow!("`{name}`: {e}"))?;
-        let kept = matrix(&best.b).dot(&matrix(&best.a));
-        lost += (&change - &kept).mapv(|x| x * x).sum();
-        whole += change.mapv(|x| x * x).sum();
+        let approximation = matrix(&best.b).dot(&matrix(&best.a));
+        lost += (&change - &approximation).mapv(|x| x * x).sum();
+        total += change.mapv(|x| x * x).sum();
         factors.insert(name, best);
     }
     ensure!(
@@ -84,9 +89,9 @@ pub fn difference(base: &ModelFiles, trained: &ModelFiles, r: usize) -> Result<D
         trained.path.display(),
         base.path.display()
     );
-    let mut adapter = AdapterWeights { replaced, token_rows: learnt, ..AdapterWeights::new(factors, to)? };
+    let mut adapter = AdapterWeights { replaced, token_rows, ..AdapterWeights::new(factors, to)? };
     adapter.config.token_rows = tokens;
-    Ok(Difference { adapter, lost: lost / whole })
+    Ok(Difference { adapter, lost: lost / total })
 }
 
 /// Rows that differ, and rows that only the new table has.
@@ -101,8 +106,8 @@ fn matrix(tensor: &HostTensor) -> Array2<f64> {
 }
 
 /// B·A of rank `r` nearest to the matrix, by a randomised range finder with subspace iteration (Halko et al. 2011,
-/// arXiv:0909.4061, algorithms 4.4 and 5.1). Each singular value is split evenly between the two. A rank above that of the
-/// matrix is filled up with zeros.
+/// arXiv:0909.4061, algorithms 4.4 and 5.1). Each singular value is split evenly between the two. Above the rank
+/// of the matrix they are zero.
 fn best_factors(change: ArrayView2<f64>, r: usize) -> Result<Factors> {
     let (rows, width) = change.dim();
     let wide = (2 * r + 8).min(rows).min(width);
@@ -113,7 +118,7 @@ fn best_factors(change: ArrayView2<f64>, r: usize) -> Result<Factors> {
         range = change.dot(&orthonormal(back)?);
     }
     let basis = orthonormal(range)?;
-    // Tall, as the decomposition wants it: Δᵀ Q = V S Uᵀ.
+    // Transposed, because `svd` needs a tall matrix: Δᵀ Q = V S Uᵀ.
     let small = change.t().dot(&basis);
     let (v, sigma, ut) = small.svd(true, true).map_err(|e| anyhow!("singular values: {e}"))?;
     let (Some(v), Some(ut)) = (v, ut) else { return Err(anyhow!("singular vectors are missing")) };

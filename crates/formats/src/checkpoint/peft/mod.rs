@@ -115,8 +115,8 @@ impl Adapter {
                 left_out.len()
             ));
         }
-        let beside = dir.join("config.json");
-        let vocab_size = beside.is_file().then(|| vocab_size(&beside)).transpose()?.flatten();
+        let config_json = dir.join("config.json");
+        let vocab_size = config_json.is_file().then(|| vocab_size(&config_json)).transpose()?.flatten();
         let fingerprint = Fingerprint::read_stored(dir)?;
         let adapter =
             Self { config, path, notes, file, factors, replaced, token_rows, head_rows, vocab_size, fingerprint };
@@ -124,7 +124,7 @@ impl Adapter {
         Ok(adapter)
     }
 
-    /// Whether it has trained tables: embedding and, if the base has one, head.
+    /// Whether it replaces both embedding and head.
     pub fn replaces_tables(&self) -> bool {
         self.replaced.contains_key(EMBED) && self.replaced.contains_key(HEAD)
     }
@@ -202,10 +202,10 @@ impl Adapter {
     fn check_ranks(&self) -> Result<()> {
         for FactorKeys { a, b, is_table, rank: r, .. } in self.factors.values() {
             let (sa, sb) = (self.shape(a), self.shape(b));
-            let wide = if *is_table { "rows" } else { "in" };
+            let inputs = if *is_table { "rows" } else { "in" };
             ensure!(
                 sa.len() == 2 && sa[0] == *r,
-                "{}: `{a}` must be [{r}, {wide}] as `r` is {r}, found {sa:?}",
+                "{}: `{a}` must be [{r}, {inputs}] as `r` is {r}, found {sa:?}",
                 self.path.display()
             );
             ensure!(
@@ -247,7 +247,7 @@ impl Adapter {
             }
             let is_table = name == EMBED || name == HEAD;
             if is_table && (self.token_ids().next().is_some() || self.vocab_size.is_some()) {
-                // The number of its rows; the others are in the file separately, or removed.
+                // Its number of rows differs from the result's: others are stored separately, or removed.
                 continue;
             }
             let shape =

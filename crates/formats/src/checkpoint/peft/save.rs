@@ -1,4 +1,4 @@
-//! Writing an adapter folder, whole or not at all.
+//! Writes an adapter folder, whole or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -30,8 +30,8 @@ pub struct AdapterWeights {
 }
 
 impl AdapterWeights {
-    /// Prepares scaled factors for PEFT: one rank for all, and in every layer the modules that any layer has, with zeros for missing ones.
-    /// Without any factors: zeros of rank 1 at the queries. Factors of a GPT-2 get its module names.
+    /// Prepares scaled factors for PEFT: one rank for all; every layer gets the modules that any layer has, zero where missing. Without
+    /// any factors: zeros of rank 1 for the queries. Factors of a GPT-2 get its module names.
     pub fn new(factors: BTreeMap<String, Factors>, config: &ModelConfig) -> Result<Self> {
         let module = |name: &str| name.split('.').nth_back(1).unwrap_or_default().to_owned();
         let is_gpt2 = config.family.is_gpt2;
@@ -66,8 +66,7 @@ impl AdapterWeights {
     }
 }
 
-/// Factors under GPT-2's names, where queries, keys and values are one module: its A stacks their rows, its B their columns, each at
-/// its own outputs.
+/// Factors under GPT-2's names, where queries, keys and values are one module: A stacks their rows, and B is block-diagonal.
 fn fuse_gpt2(factors: BTreeMap<String, Factors>) -> Result<BTreeMap<String, Factors>> {
     let mut out: BTreeMap<String, Factors> = BTreeMap::new();
     for (name, Factors { a, b }) in factors {
@@ -149,8 +148,8 @@ pub fn save_adapter(
             a.len() == 2 && b.len() == 2 && a[0] == r && b[1] == r,
             "cannot save factors of `{name}`: `r` is {r}, found A {a:?} and B {b:?}"
         );
-        tensors.push((format!("{}{module}.lora_A.weight", PREFIX), &f.a));
-        tensors.push((format!("{}{module}.lora_B.weight", PREFIX), &f.b));
+        tensors.push((format!("{PREFIX}{module}.lora_A.weight"), &f.a));
+        tensors.push((format!("{PREFIX}{module}.lora_B.weight"), &f.b));
     }
     for (name, t) in replaced {
         let (module, kind) = name.rsplit_once('.').unwrap_or((name, ""));

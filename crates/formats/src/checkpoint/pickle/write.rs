@@ -54,7 +54,7 @@ fn number(out: &mut Vec<u8>, number: usize) -> Result<()> {
 }
 
 /// `_rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict())`
-fn tensor(out: &mut Vec<u8>, key: usize, of: &HostTensor) -> Result<()> {
+fn tensor(out: &mut Vec<u8>, key: usize, matrix: &HostTensor) -> Result<()> {
     let global = |out: &mut Vec<u8>, module: &str, name: &str| out.extend(format!("c{module}\n{name}\n").as_bytes());
     global(out, "torch._utils", "_rebuild_tensor_v2");
     out.extend(b"((");
@@ -62,10 +62,10 @@ fn tensor(out: &mut Vec<u8>, key: usize, of: &HostTensor) -> Result<()> {
     global(out, "torch", "HalfStorage");
     text(out, &key.to_string());
     text(out, "cpu");
-    number(out, of.data.len())?;
+    number(out, matrix.data.len())?;
     out.extend(b"tQ");
     number(out, 0)?;
-    for pair in [[of.rows(), of.width()], [of.width(), 1]] {
+    for pair in [[matrix.rows(), matrix.width()], [matrix.width(), 1]] {
         pair.into_iter().try_for_each(|n| number(out, n))?;
         out.push(0x86);
     }
@@ -85,9 +85,9 @@ struct Archive {
 impl Archive {
     fn add(&mut self, name: &str, data: &[u8]) -> Result<()> {
         let at = fits(self.bytes.len())?;
-        // Version 2.0, no flags, stored, no time, the first day that can be written.
         let mut crc = Crc::new();
         crc.update(data);
+        // Version 2.0, no flags, stored, midnight, 1 January 1980.
         let mut fields = [20_u16, 0, 0, 0, 33].map(u16::to_le_bytes).concat();
         fields.extend([crc.sum(), fits(data.len())?, fits(data.len())?].map(u32::to_le_bytes).concat());
         fields.extend([u16::try_from(name.len())?, 0].map(u16::to_le_bytes).concat());

@@ -29,8 +29,8 @@ pub(super) fn records(bytes: &[u8]) -> Result<BTreeMap<String, Range<usize>>> {
         let [name_len, extra_len, comment_len] = [entry.u16(28)?, entry.u16(30)?, entry.u16(32)?];
         let name = String::from_utf8_lossy(entry.range(46, name_len)?).into_owned();
         ensure!(method == 0 && flags & 1 == 0, "`{name}` is compressed or encrypted, which torch.save never does");
-        let wide = Wide { extra: entry.range(46 + name_len, extra_len)? };
-        let [packed, size, offset] = wide.fill([entry.u32(20)?, entry.u32(24)?, entry.u32(42)?])?;
+        let extra = Zip64Extra { fields: entry.range(46 + name_len, extra_len)? };
+        let [packed, size, offset] = extra.widen([entry.u32(20)?, entry.u32(24)?, entry.u32(42)?])?;
         ensure!(packed == size, "`{name}` is compressed, which torch.save never does");
         let local = ZipFields { bytes, at: offset };
         ensure!(local.tag()? == LOCAL, "damaged archive: `{name}` is not at byte {offset}");
@@ -59,7 +59,7 @@ fn directory(bytes: &[u8]) -> Result<(usize, usize)> {
     Ok((wide.u64(48)?, wide.u64(32)?))
 }
 
-/// Numbers at distances from a place; little-endian.
+/// Little-endian numbers at offsets from `at`.
 struct ZipFields<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -91,13 +91,13 @@ impl<'a> ZipFields<'a> {
 }
 
 /// The extra fields of an entry, one of which has the numbers that do not fit in 32 bits.
-struct Wide<'a> {
-    extra: &'a [u8],
+struct Zip64Extra<'a> {
+    fields: &'a [u8],
 }
 
-impl Wide<'_> {
-    fn fill(&self, narrow: [usize; 3]) -> Result<[usize; 3]> {
-        let mut rest = self.extra;
+impl Zip64Extra<'_> {
+    fn widen(&self, narrow: [usize; 3]) -> Result<[usize; 3]> {
+        let mut rest = self.fields;
         while let Some((head, body)) = rest.split_at_checked(4) {
             let [id, len] = [[head[0], head[1]], [head[2], head[3]]].map(u16::from_le_bytes);
             let Some((body, next)) = body.split_at_checked(len.into()) else { break };
