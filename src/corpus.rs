@@ -123,7 +123,7 @@ impl Corpus {
         }
         let budgets = recipe.task.as_ref().map_or(recipe.data.budgets, Task::says_budget);
         if budgets {
-            train.iter().chain(&test).try_for_each(ensure_budget)?;
+            train.iter().chain(&test).chain(&rewarded).try_for_each(ensure_budget)?;
             told.extend(count_cut_budgets(&test, recipe.evaluation.max_new_tokens));
         }
         let template = Prompts::new(recipe.data.template, &vocabulary)?;

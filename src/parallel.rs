@@ -1,5 +1,6 @@
 //! Runs contiguous parts of work on separate threads, with results in order.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -65,10 +66,24 @@ pub fn cut<T>(items: &[T], shards: usize) -> Vec<&[T]> {
     items.chunks(size).collect()
 }
 
-/// Error for a panic in a worker.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("a worker thread panicked")]
-pub(crate) struct PanicResult;
+/// Error for a panic, with its message.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("a computation panicked: {0}")]
+pub(crate) struct Panic(String);
+
+impl Panic {
+    pub fn new(payload: &(dyn Any + Send)) -> Self {
+        let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+        Self(text.unwrap_or_else(|| "no message".to_owned()))
+    }
+
+    /// Whether its message is about memory, as that of a device without enough of it.
+    pub fn is_out_of_memory(&self) -> bool {
+        let text = self.0.to_lowercase();
+        ["memory", "alloc"].iter().any(|word| text.contains(word))
+    }
+}
 
 /// Runs `work` on every part, one worker each; results in order.
 ///
@@ -94,7 +109,7 @@ pub fn run<'t, T: Sync, R: Send>(parts: &[&'t [T]], work: impl Fn(&'t [T]) -> Re
         let workers: Vec<_> = parts.iter().copied().map(start).collect();
         // Join every worker before the first error is examined: a scope panics on an unjoined panic.
         let joined: Vec<_> = workers.into_iter().map(|worker| Ok(worker.context(ADVICE)?.join())).collect();
-        joined.into_iter().map(|done: Result<_>| done?.map_err(|_| anyhow!(PanicResult))?).collect()
+        joined.into_iter().map(|done: Result<_>| done?.map_err(|panic| anyhow!(Panic::new(panic.as_ref())))?).collect()
     })
 }
 

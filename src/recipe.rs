@@ -216,7 +216,8 @@ impl Shared {
     pub(crate) fn anchor(&mut self) -> Result<()> {
         let whole =
             |path: &PathBuf| std::path::absolute(path).with_context(|| format!("{}: no absolute path", path.display()));
-        for path in [&mut self.data.path, &mut self.data.test_path].into_iter().flatten() {
+        let Data { path, test_path, grpo_path, .. } = &mut self.data;
+        for path in [path, test_path, grpo_path].into_iter().flatten() {
             *path = whole(path)?;
         }
         let here = self.pretrained.as_ref().map(PathBuf::from).filter(|model| model.exists());

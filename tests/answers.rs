@@ -198,17 +198,20 @@ fn groups_are_questions_or_the_files_groups() {
 #[test]
 fn a_missing_budget_is_an_error_by_line() {
     let temp = TempDir::new().expect("a folder");
-    let of = |questions: &[&str]| {
+    let of = |questions: &[&str], rewarded: &[&str]| {
         let row = |(n, question): (usize, &&str)| json!({"id": n.to_string(), "question": question, "solution": "a # 1", "answer": "1"});
-        let lines: Vec<Value> = questions.iter().enumerate().map(row).collect();
+        let lines = |questions: &[&str]| questions.iter().enumerate().map(row).collect::<Vec<Value>>();
         let mut recipe = Recipe::like("smollm2-gsm8k").expect("a preset");
-        recipe.data.path = Some(written(&temp, "budgets.jsonl", &lines));
+        recipe.data.path = Some(written(&temp, "budgets.jsonl", &lines(questions)));
+        if !rewarded.is_empty() {
+            recipe.data.grpo_path = Some(written(&temp, "rewarded.jsonl", &lines(rewarded)));
+        }
         (recipe.data.rows, recipe.data.test_rows, recipe.data.budgets) = (100, 1, true);
         recipe.data.template = Template::Words;
         let words = Vocabulary::from_words(["budget", "12", "7", "0", ";", "a", "b", "#", "1"]).expect("words");
         Corpus::build(&recipe, Some(words))
     };
-    let corpus = of(&["budget 12 ; a", "budget 7 ; b", "budget 7 ; a b"]).expect("problems");
+    let corpus = of(&["budget 12 ; a", "budget 7 ; b", "budget 7 ; a b"], &[]).expect("problems");
     let limits = [&corpus.train[0].prompt, &corpus.train[1].prompt, &corpus.test_prompts[0]]
         .map(|prompt| corpus.request(3, prompt).expect("a request").limit);
     assert_eq!(limits, [Some(12), Some(7), Some(7)]);
@@ -216,11 +219,14 @@ fn a_missing_budget_is_an_error_by_line() {
         for at in 0..3 {
             let mut questions = ["budget 12 ; a", "budget 7 ; b", "budget 7 ; a b"];
             questions[at] = wrong;
-            let said = format!("{:#}", of(&questions).map(drop).expect_err(wrong));
+            let said = format!("{:#}", of(&questions, &[]).map(drop).expect_err(wrong));
             let line = format!("budgets.jsonl:{}", at + 1);
             assert!(said.contains(&line) && said.contains("`budget N ;`") && said.contains(wrong), "{said}");
         }
     }
+    let rewarded = of(&["budget 12 ; a", "budget 7 ; b"], &["budget 7 ; a", "a b"]);
+    let said = format!("{:#}", rewarded.map(drop).expect_err("no budget"));
+    assert!(said.contains("rewarded.jsonl:2") && said.contains("`budget N ;`"), "{said}");
     let prompt = corpus.vocabulary.encode("a b").expect("ids");
     let said = format!("{:#}", corpus.request(3, &prompt).expect_err("no budget"));
     assert!(said.contains("problem 3") && said.contains("budget N ;"), "{said}");

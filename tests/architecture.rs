@@ -19,7 +19,7 @@ const ALLOWED: [(&str, &str); 29] = [
     ("tokenizer", "guard"),
     ("text", "guard store tasks tokenizer"),
     ("model", "guard names nth ops progress random schema tokenizer"),
-    ("latent", "guard model ops parallel schema tokenizer"),
+    ("latent", "guard model ops parallel random schema tokenizer"),
     ("machine", "model ops world"),
     ("interventions", "guard latent model names nth random schema"),
     ("recipe", "grade guard latent machine model names tasks text"),
@@ -74,8 +74,9 @@ fn sources(path: &Path, out: &mut Vec<PathBuf>) {
 fn imported(line: &str) -> Vec<&str> {
     fn name(text: &str) -> &str {
         let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
-        // A macro is not a module.
-        if text[end..].starts_with('!') { "" } else { &text[..end] }
+        // A macro is not a module, nor is a trait of the crate's root.
+        let is_item = text[end..].starts_with('!') || text.starts_with(char::is_uppercase);
+        if is_item { "" } else { &text[..end] }
     }
     let after = ["crate::", "switchyard::", "switchyard_programs::"].map(|krate| line.split(krate).skip(1));
     after

@@ -131,7 +131,7 @@ fn generate_prints_text_ids_and_json() {
     let json = stdout(&probe(&[&base[..], &["--prompt", "w1 w2", "--json"]].concat()));
     let value: Value = serde_json::from_str(&json).expect("one JSON object");
     let keys: Vec<&String> = value.as_object().expect("an object").keys().collect();
-    assert_eq!(keys, ["tokens", "text", "trace"]);
+    assert_eq!(keys, ["tokens", "text", "shown", "trace"]);
     assert_eq!(value["tokens"].as_array().map(Vec::len), Some(12));
     assert!(value["text"].is_string() && value["trace"]["positions"].is_array());
 

@@ -250,6 +250,50 @@ fn a_latent_of_another_run_can_be_swapped_in() {
 }
 
 #[test]
+fn learned_positions_limit_a_generation() {
+    for new in ["47", "18446744073709551615"] {
+        let args = ["generate", "fixtures/tiny/gpt2_tied", "--ids", "1,2", "--max-new-tokens", new];
+        refused(&args, &["exceed the 48 positions"]);
+    }
+}
+
+#[test]
+fn a_chat_template_needs_text() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("prompts.jsonl");
+    std::fs::write(&file, "{\"prompt\": \"Hi\"}\n{\"ids\": [1, 2, 4]}\n").expect("writes");
+    let (code, out, said) = probe(&["generate", "fixtures/released/base", "--chat", "--prompts", text(&file)]);
+    assert!(code == Some(2) && out.is_empty() && said.contains("prompts.jsonl:2: `ids` with --chat"), "{out}{said}");
+}
+
+/// With the row's own random draws, and although the second change fires in other rows only.
+#[test]
+fn the_lens_of_a_batch_reads_the_run_of_each_row() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("prompts.jsonl");
+    let lines = [PROMPT, "<bos> a = 5 ; ? a :", "<bos> c"].map(|prompt| format!("{{\"prompt\": \"{prompt}\"}}\n"));
+    std::fs::write(&file, lines.concat()).expect("writes");
+    for change in ["latent[*,*]=random_norm", "text[6]=scale:1.01"] {
+        let hook = format!("blocks.1.hook_resid_post@{change}");
+        let out = done(&["generate", MICRO, "--prompts", text(&file), "--hook", &hook, "--lens=30", "--json"]);
+        assert_eq!(out.lines().count(), 3, "{change}");
+        for line in out.lines() {
+            let row: Value = serde_json::from_str(line).expect("JSON");
+            let positions = row["trace"]["positions"].as_array().expect("positions");
+            let latents: Vec<&Value> = positions.iter().filter(|position| position["kind"] == "latent").collect();
+            let readings = row["lens_top"].as_array().expect("readings");
+            assert!(!latents.is_empty() && latents.len() == readings.len(), "{row}");
+            for (latent, reading) in latents.iter().zip(readings) {
+                let tokens = reading.as_array().expect("tokens");
+                let read = tokens.iter().find(|token| token[0] == "</swi>").expect("a token");
+                let [ran, read] = [&latent["p_exit"], &read[1]].map(|p| p.as_f64().expect("a probability"));
+                assert!((ran - read).abs() < 1e-3, "{change}: p(</swi>) is {ran} in the run and {read} in the lens");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_hook_of_known_rows_equals_that_of_a_forward() {
     let dir = tempfile::tempdir().expect("a folder");
     let out = dir.path().join("out");

@@ -249,6 +249,11 @@ fn text_around_an_answer_is_read() {
     assert_eq!(extract("<think>5</think> so <answer>12</answer>").as_deref(), Some("12"));
     let named = Grading::by(Grader::Choice);
     assert!(named.grade("e", "E").equal, "letters of options have no case");
+    let exact = Grading::by(Grader::Exact);
+    for said in ["1,234", "1.5", "The answer is 1,234"] {
+        assert!(!exact.grade("1", said).equal, "{said}: a mark between digits ends no clause");
+    }
+    assert!(exact.grade("Paris", "The answer is Paris (2 million people).").equal);
 }
 
 #[test]

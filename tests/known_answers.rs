@@ -196,6 +196,9 @@ fn noisy_latents_are_actions_of_the_policy() {
     };
     let (whole, in_segments) = (drift(0), drift(1));
     assert!(whole.max_drift < 2e-3 && in_segments.max_drift < 2e-3, "{whole:?}, {in_segments:?}");
+    let rounded = Behaviour { compute: Compute::Bf16, ..behaviour };
+    let rounded = gradients(&study.model, rounded, &sampled.rollouts, &grpo, 2).expect("gradients").1;
+    assert_eq!(rounded.tokens, whole.tokens, "in bf16 too, every rollout is replayed");
     let latents = sampled.rollouts.iter().flat_map(|r| &r.trace.positions).filter(|p| p.kind == PositionRole::Latent);
     let densities: Vec<f64> = latents.filter_map(|p| p.logprob).collect();
     assert!(densities.len() > 10 && densities.iter().all(|density| *density < 0.0), "{densities:?}");

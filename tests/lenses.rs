@@ -299,3 +299,14 @@ fn a_jacobian_lens_is_fitted_on_texts_saved_and_read_again() {
         refused(&mut read(&args), &[why]);
     }
 }
+
+/// The few problems on which this checkpoint switches fit in one batch on any number of threads.
+#[test]
+fn lens_rows_do_not_depend_on_threads() {
+    let on = |threads| {
+        let mut study = micro("grpo", 40);
+        study.threads = threads;
+        logit_lens::rows(&study, &logit_lens::Config { steps: 0, ..Default::default() }).expect("rows")
+    };
+    assert_eq!(on(1), on(2));
+}

@@ -342,5 +342,8 @@ fn one_list_names_every_experiment_and_its_program() {
     ] {
         refused(program(name).args(["--only", experiment]), &[needle]);
     }
-    refused(program("intervene").args(["--force", "--only", "switch_benefit"]), &["run it without --force"]);
+    for experiment in ["switch_benefit", "activation_patching", "head_patching", "attribution_patching"] {
+        let why = format!("--force has no effect on {experiment}: it is for latent_intervention");
+        refused(program("intervene").args(["--force", "--only", experiment]), &[&why]);
+    }
 }

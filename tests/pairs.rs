@@ -1,7 +1,7 @@
 //! `intervene pairs`: patches between a user's prompts. A cell equals a separate forward with that hook, on a model without latents
 //! and on one with a known circuit; errors name file and line.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -237,6 +237,14 @@ fn a_known_circuit_with_latents_is_named() {
         let moved = by_itself(&study, &given.pair.clean, &given.pair.corrupt, given.pair.says);
         assert!((cell.moved - moved).abs() < 1e-3, "{} in the journal, {moved} in a separate forward", cell.moved);
     }
+    // A layer's stream is its output; the embedding counts with the first.
+    let streams = |layer: usize| {
+        let config = Config { components: vec![Component::Resid], layers: vec![layer], ..only.clone() };
+        let rows = pair_patching::rows(&study, &config).expect("rows");
+        rows.iter().map(|row| row.layer).collect::<BTreeSet<_>>()
+    };
+    let last = study.model.config().num_hidden_layers - 1;
+    assert_eq!((streams(0), streams(last)), (BTreeSet::from([0, 1]), BTreeSet::from([last + 1])));
     let by_name = Config { places: Places::Name, ..only };
     let rows = pair_patching::rows(&study, &by_name).expect("rows");
     let reader = |r: &HeadPatchRow| (r.layer, r.head, r.place.as_str()) == (READER.0, Some(READER.1), "readout");

@@ -171,6 +171,9 @@ fn duplicate_keys_and_columns_are_errors() {
     for text in ["question,answer,,\nq,4,,\n", "question,answer,n,n_duplicated_0\nq,4,5,6\n"] {
         assert_eq!(golds(&written(folder.path(), "h.csv", text), None), ["4"]);
     }
+    // The index that pandas writes is not a context.
+    let indexed = read_problems(written(folder.path(), "i.csv", ",question,answer\n0,q,4\n")).unwrap();
+    assert_eq!(indexed[0].question, "q");
     assert_eq!(golds(&written(folder.path(), "e.csv", "question,answer\rq,4\rr,5\r"), None), ["4", "5"]);
     let of = |name: &str, text: &str| written(folder.path(), name, text);
     refused(of("f.csv", "question,answer\nq,4,5\n"), &["f.csv", "more cells than the first line"]);
@@ -231,6 +234,10 @@ fn a_folder_is_a_data_set() {
     refused("one of 2 files, and number 00000 is missing");
     written(folder.path(), "test-00000-of-00002.jsonl", &row(7));
     assert_eq!(golds(folder.path(), None), ["7", "8"]);
+    let upper = tempfile::tempdir().unwrap();
+    written(upper.path(), "train.JSONL", &row(9));
+    written(upper.path(), "test-00001-of-00002.JSONL", &row(10));
+    self::refused(upper.path(), &["one of 2 files, and number 00000 is missing"]);
     self::refused(folder.path().join("none"), &["none: no such file or folder"]);
 }
 
@@ -434,6 +441,9 @@ fn files_without_problems_are_named() {
     let row = r#"{"id":"a","question":"q","answer":"1"}"#;
     let copies = read_problems(written(folder.path(), "copies.jsonl", &format!("{row}\n{row}\n{row}\n"))).unwrap();
     assert_eq!(copies.iter().map(|problem| problem.id.as_str()).collect::<Vec<_>>(), ["a", "a#2", "a#3"]);
+    let other = r#"{"id":"a#2","question":"r","answer":"2"}"#;
+    let mixed = read_problems(written(folder.path(), "mixed.jsonl", &format!("{row}\n{row}\n{other}\n"))).unwrap();
+    assert_eq!(mixed.iter().map(|problem| problem.id.as_str()).collect::<Vec<_>>(), ["a", "a#3", "a#2"]);
     // Words as levels, read without them; one object over several lines; a list inside an object.
     let file = written(folder.path(), "b.jsonl", r#"{"question":"q","answer":"3","level":"hard"}"#);
     assert_eq!(golds(&file, Some(Fields { level: "none".into(), ..Fields::default() })), ["3"]);
@@ -586,6 +596,8 @@ fn the_answer_is_found_in_the_solution() {
         ("first \\boxed{1}, then \\boxed{2}", Some("\\boxed{2}")),
         ("never closed \\boxed{1", Some("\\boxed{1")),
         ("item #3 of C# code", None),
+        ("### Step 1\nso \\boxed{1}\n\n### Check\n1 is right", Some("\\boxed{1}")),
+        ("### Step 1\nso it is\n### 5\n", Some("### 5")),
     ] {
         let problem = with(solution);
         assert_eq!(problem.answer_range().map(|range| &problem.solution[range]), expected);

@@ -270,25 +270,16 @@ fn recomputed_segments_have_the_gradient_of_the_whole_graph() {
     }
 }
 
+/// Only a lack of memory leaves a rollout out: any other panic is an error with its message.
 #[test]
-fn the_gradient_covers_only_replayable_rollouts() {
-    let (values, rollouts) = grpo_fixture();
+fn a_panic_of_a_replay_is_an_error() {
+    let (values, mut rollouts) = grpo_fixture();
     let (settings, reasoning) = (values.decoding(), Reasoning::default());
     let policy = Behaviour { reasoning: &reasoning, switch: IDS, settings: &settings, compute: Compute::F32 };
-    let survivors: Vec<Rollout> =
-        rollouts.iter().enumerate().filter(|(i, _)| *i != 2).map(|(_, r)| r.clone()).collect();
-    let mut broken = rollouts;
-    // Its replay panics, like a device out of memory: it has no anchor.
-    broken[2].anchor.clear();
+    rollouts[2].anchor.clear();
     for (replay, threads) in [(ReplayMode::Segmented, 1), (ReplayMode::Segmented, 2), (ReplayMode::FullBptt, 1)] {
-        let model = model();
-        let of = |rollouts: &[Rollout]| {
-            let (grads, parts) = gradients(&model, policy, rollouts, &with(replay), threads).expect("gradients");
-            (gradients_by_name(&model, &grads).expect("gradients"), parts)
-        };
-        let ((masked, parts), (wanted, without)) = (of(&broken), of(&survivors));
-        assert_eq!((parts.tokens, parts.loss), (without.tokens, without.loss), "{replay:?}: N_tok is the survivors'");
-        assert!(!wanted.is_empty() && masked == wanted, "{replay:?}");
+        let error = gradients(&model(), policy, &rollouts, &with(replay), threads).map(drop).expect_err("no anchor");
+        assert!(error.to_string().contains("index out of bounds"), "{replay:?}: {error:#}");
     }
 }
 

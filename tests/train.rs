@@ -391,6 +391,7 @@ fn grpo_starts_from_a_stage_and_brevity_from_grpo() {
     let steps = switchyard::store::read_flat(&temp.path().join("best/brevity/metrics.parquet")).expect("rows");
     assert!(steps.len() == 3 && steps.iter().all(|row| row["blocks"].as_f64().is_some()), "{}", steps.len());
     assert!(said.contains("full brevity reward up to") && said.contains("the reward term `format` (weight"), "{said}");
+    assert!(said.contains("had the mean 1 in all 2 steps: unless rollouts of a group differed in it"), "{said}");
     for (set, needle) in [
         ("grpo.from_stage=3", "grpo.from_stage = 3 is not the k of one of latent.stages"),
         ("grpo.from_stage=worst", "grpo.from_stage=worst"),
@@ -417,6 +418,9 @@ fn evasion_trains_only_on_the_organism() {
     let (code, said) = run("chains", &[]);
     assert!(code == Some(2) && said.contains("task.family = \"organism\" is needed"), "{said}");
     let organism = ["--set", "task.family=organism", "--set", "latent.stages=[{k=5,steps=6}]"];
+    let scaled = ["--set", "latent.source={kind='scaled_state',norm=3.0}"];
+    let (code, said) = run("scaled", &[&organism[..], &scaled].concat());
+    assert!(code == Some(2) && said.contains("latent.source = { kind = \"hidden_state\" } is needed"), "{said}");
     let (code, said) = run("plain", &[&organism[..], &["--set", "evasion.weight=0"]].concat());
     assert_eq!(code, Some(0), "{said}");
     let from = temp.path().join("plain").display().to_string();

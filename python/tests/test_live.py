@@ -31,7 +31,8 @@ class Live(unittest.TestCase):
     def test_a_session_answers_as_a_separate_process(self):
         hooks = {"latent.hook_injected@latent[1,1]": sy.scale(0.5)}
         once, live = sy.run(MODEL, PROMPT, hooks=hooks), self.model.generate(PROMPT, hooks=hooks)
-        self.assertEqual((live.text, live.tokens, live.trace), (once.text, once.tokens, once.trace))
+        self.assertEqual((live.text, live.shown, live.tokens, live.trace), (once.text, once.shown, once.tokens, once.trace))
+        self.assertIn("⟨swi 5⟩[", live.shown)
         self.assertEqual(live.hooks, once.hooks)
         # A change applies to one request only.
         self.assertEqual(self.model.generate(PROMPT).text, sy.run(MODEL, PROMPT).text)
@@ -51,8 +52,14 @@ class Live(unittest.TestCase):
                 np.testing.assert_array_equal(value, run.activations.at("latent.hook_injected", f"latent[{block},{step}]"))
         later = both[0].activations.at("latent.hook_injected", "latent[1,2..]")
         self.assertTrue(later and all(block == 1 and step > 1 for block, step in later))
+        cache = self.model.cache([PROMPT, OTHER], "hook_embed")
         with self.assertRaisesRegex(ValueError, "there are 2 rows"):
-            self.model.cache([PROMPT, OTHER], "hook_embed").at("hook_embed", 0)
+            cache.at("hook_embed", 0)
+        np.testing.assert_array_equal(cache.row(-1)["embed"], cache.row(1)["embed"])
+        for read in (lambda: cache.row(2), lambda: cache.at("embed", 0, -3)):
+            with self.assertRaisesRegex(IndexError, "there are 2$"):
+                read()
+        self.assertNotIn(0, cache)
         one, first = (run.activations.at("latent.hook_injected", "latent[1,1]") for run in (both[0], alone[0]))
         np.testing.assert_allclose(one, first, atol=1e-5)
 
@@ -209,6 +216,15 @@ class Live(unittest.TestCase):
             self.model.generate([1, 99999])
         with self.assertRaisesRegex(RuntimeError, "never fire"):
             self.model.lens(PROMPT, hooks={"hook_embed@pos[99]": "zero"})
+        with self.assertRaisesRegex(IndexError, "no position 99"):
+            self.model.lens(PROMPT).top(0, 99)
+        # `call:0` without a function, and in the name of a file.
+        with self.assertRaisesRegex(ValueError, "give hooks={HOOK: function}"):
+            self.model.generate(PROMPT, hooks=["hook_embed@pos[0]=call:0"])
+        with self.assertRaisesRegex(RuntimeError, "call:0.pt"):
+            self.model.lens(PROMPT, kind="jacobian", lens="/no/call:0.pt")
+        with self.assertRaisesRegex(ValueError, "finite number"):
+            self.model.patch(PROMPT, PROMPT.replace("5", "6"), lambda logits: np.nan, "hook_embed", -1)
         self.assertTrue(self.model.generate(PROMPT).text)
 
     def test_pairs_are_a_heat_map(self):
@@ -241,6 +257,9 @@ class Live(unittest.TestCase):
         self.assertEqual(len(rows.frame()), len(rows))
         with self.assertRaisesRegex(ValueError, "there are"):
             rows.heatmap("head")
+        # Another form has other pairs: its larger effects are not of this map.
+        both = sy.Pairs([*rows, *({**row, "form": "latents", "effect.value": 9.0} for row in rows)])
+        np.testing.assert_array_equal(both.heatmap().values, heat.values)
         with self.assertRaisesRegex(RuntimeError, "given.jsonl:1"):
             self.model.pairs([{"clean": "<bos> a", "corrupt": "<bos> a = 1", "answer": "1", "wrong": "2"}])
 

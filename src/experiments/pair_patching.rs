@@ -76,8 +76,9 @@ impl Config {
     fn nodes(&self, study: &Study) -> Vec<Node> {
         let all = Node::all_nodes(study.model.config()).into_iter();
         let chosen = |node: &Node| {
-            let (component, layer, _) = node.name_parts();
-            self.components.contains(&component) && (self.layers.is_empty() || self.layers.contains(&layer))
+            // A stream belongs to the layer whose output it is, the embedding to layer 0.
+            let layer = node.point().layer.unwrap_or_default();
+            self.components.contains(&node.name_parts().0) && (self.layers.is_empty() || self.layers.contains(&layer))
         };
         all.filter(chosen).collect()
     }

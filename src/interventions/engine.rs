@@ -237,9 +237,9 @@ pub(super) fn gather(data: &[f32], ranges: &[Range<usize>]) -> Vec<f32> {
     ranges.iter().flat_map(|range| data[range.clone()].iter().copied()).collect()
 }
 
-/// The changes of one run, in the order of their application, with their texts.
+/// The changes of one run, in the order of their application, with their numbers (keys of random draws) and texts.
 #[derive(Default)]
-pub struct Changes(Vec<(Change, ModelChange)>);
+pub struct Changes(Vec<(usize, Change, ModelChange)>);
 
 /// Effect of one change.
 #[derive(Clone, Debug, Serialize)]
@@ -270,16 +270,24 @@ impl Changes {
             "{} changes at hooks, more than {MOST_CHANGES}: use patterns such as `blocks.*.attn.hook_z[head=0,3]`",
             texts.len()
         );
-        let one = |text: S| {
+        let one = |(number, text): (usize, S)| {
             let text = text.as_ref();
-            let read = text.parse::<Change>().and_then(|change| Ok((change.clone(), change.resolve(config)?)));
+            let read = text.parse::<Change>().and_then(|change| Ok((number, change.clone(), change.resolve(config)?)));
             read.with_context(|| format!("change `{text}`"))
         };
-        texts.into_iter().map(one).collect::<Result<_>>().map(Self)
+        texts.into_iter().enumerate().map(one).collect::<Result<_>>().map(Self)
     }
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Those that fired in a sequence of a run, by the run's reports.
+    #[must_use]
+    pub fn fired_in(&self, sequence: usize, reports: &[ChangeReport]) -> Self {
+        let fired = |report: &ChangeReport| report.rows.as_ref().is_none_or(|rows| rows[sequence] > 0);
+        let here = self.0.iter().zip(reports).filter(|(_, report)| fired(report));
+        Self(here.map(|(change, _)| change.clone()).collect())
     }
 
     /// As hook specs, for sequences with at most `known` known positions at the start.
@@ -287,33 +295,34 @@ impl Changes {
     /// # Errors
     /// A position before the first.
     pub fn specs(&self, known: usize) -> Result<Vec<HookSpec>> {
-        let one = |(change, resolved): &(Change, ModelChange)| {
+        let one = |(_, change, resolved): &(usize, Change, ModelChange)| {
             let select = resolved.region.at(known).with_context(|| format!("change `{change}`"))?;
             Ok(HookSpec { pattern: change.pattern.clone(), select })
         };
         self.0.iter().map(one).collect()
     }
 
-    /// Runs `work` with sequences of so many known positions under the changes; returns its result and the effect of each change. `ran`
+    /// Runs `work` with sequences (problem, known positions) under the changes; returns its result and the effect of each change. `ran`
     /// describes the run, for the error.
     ///
     /// # Errors
     /// A change that never fired; failures of `work`.
     pub fn run<T>(
         &self,
-        (known, seed): (&[usize], u64),
+        (sequences, seed): (&[(usize, usize)], u64),
         ran: impl FnOnce(&T) -> String,
         work: impl FnOnce(Hooks<'_>) -> Result<T>,
     ) -> Result<(T, Vec<ChangeReport>)> {
-        let prepare = |number: usize| {
+        let prepare = |index: usize| {
+            let (number, _, change) = &self.0[index];
             // Two points, and two changes of one point, have different draws.
             let draw = |point: HookPoint| {
                 let layer = point.layer.map_or(u64::MAX, |layer| layer as u64);
-                let place = keyed([layer, point.kind as u64, number as u64, 0]).next_u64();
+                let place = keyed([layer, point.kind as u64, *number as u64, 0]).next_u64();
                 Draw::keyed(seed ^ place, 0, None)
             };
-            let log = ChangeLog::new(known.iter().copied().enumerate());
-            (self.0[number].1.prepare(&Material::NONE, draw), log)
+            let log = ChangeLog::new(sequences.iter().copied());
+            (change.prepare(&Material::NONE, draw), log)
         };
         let prepared: Vec<(PreparedChange, ChangeLog)> = (0..self.0.len()).map(prepare).collect();
         let mut hooks = Hooks::none();

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{FloatDType, Int, Tensor, TensorData};
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 
@@ -268,8 +268,9 @@ pub(super) fn mixed(mixtures: &[Option<&Mixture>], model: &Decoder) -> Result<Te
     Ok(ops::matmul(Tensor::from_data(weights, (&rows.device(), rows.dtype())), rows))
 }
 
-/// Log-densities under a model, in its graph, of mixtures drawn at this temperature: hidden states after the final norm `[n, D]` → `[n]`.
-pub(super) fn log_densities(
+/// Log-densities in f32 under a model, in its graph, of mixtures drawn at this temperature: hidden states after the final norm `[n, D]` →
+/// `[n]`.
+pub(crate) fn log_densities(
     model: &Decoder,
     hidden: Tensor<2>,
     temperature: f64,
@@ -277,7 +278,7 @@ pub(super) fn log_densities(
 ) -> Result<Tensor<1>> {
     let temperature = mixtures.first().map_or(temperature, |mixture| mixture.density.temperature(temperature));
     let logits = model.unembed(hidden.div_scalar(temperature).unsqueeze_dim(0)).squeeze_dim::<2>(0);
-    densities(log_softmax(logits), mixtures)
+    densities(log_softmax(logits.cast(FloatDType::F32)), mixtures)
 }
 
 /// Log-densities of mixtures, from log-probabilities `[n, V]`.

@@ -89,7 +89,7 @@ impl Loaded {
     pub fn generate_changed(&self, prompt: &str, changes: &[&str]) -> Result<(Trace, Vec<ChangeReport>)> {
         let (changes, known) = (self.changes(changes)?, self.text_side()?.encode_row(prompt)?.len());
         let ran = |trace: &Trace| format!("{} tokens, {} latent steps", trace.visible_tokens(), trace.latent_calls());
-        changes.run((&[known], 0), ran, |mut hooks| self.generate(prompt, &mut hooks))
+        changes.run((&[(0, known)], 0), ran, |mut hooks| self.generate(prompt, &mut hooks))
     }
 
     /// Text of a trace, without latents, `<swi>` and `</swi>`.

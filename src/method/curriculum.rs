@@ -10,7 +10,7 @@ use crate::text::spans::latents_for;
 /// A point of the curriculum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct At {
-    /// Tokens of a span that are replaced, at most.
+    /// Tokens of a span that are replaced, at most; under [`Schedule::Sequential`], the spans that are.
     pub k: usize,
     /// Latents for each of them.
     pub c: f64,
@@ -28,17 +28,22 @@ impl At {
     /// All text that latents may replace is removed, with as many latents as the last stage has.
     pub(crate) fn end(settings: &Latent) -> Self {
         let c = settings.stages.last().and_then(|stage| stage.c).unwrap_or(settings.c);
-        Self { k: settings.k_max, c }
+        Self { k: usize::MAX, c }
     }
 }
 
-/// Latents of a span: `⌈c · min(k, |S|, K_max)⌉`. The paper's Eq. 2 has a whole c; below 1 a latent replaces several tokens.
-pub(super) fn latents(span: &Range<usize>, at: At, settings: &Latent) -> usize {
-    latents_for(replaced(span, at.k, settings), at.c)
+/// Latents of span `m`: `⌈c · min(k, |S|, K_max)⌉`. The paper's Eq. 2 has a whole c; below 1 a latent replaces several tokens.
+pub(super) fn latents(m: usize, span: &Range<usize>, at: At, settings: &Latent) -> usize {
+    latents_for(replaced(m, span, at.k, settings), at.c)
 }
 
-/// Text tokens that latents replace at stage `k`.
-fn replaced(span: &Range<usize>, k: usize, settings: &Latent) -> usize {
+/// Text tokens of span `m` that latents replace at stage `k`.
+fn replaced(m: usize, span: &Range<usize>, k: usize, settings: &Latent) -> usize {
+    let k = match settings.schedule {
+        Schedule::Parallel => k,
+        Schedule::Sequential if m < k => settings.k_max,
+        Schedule::Sequential => 0,
+    };
     k.min(span.len()).min(settings.k_max)
 }
 
@@ -63,13 +68,8 @@ pub fn staged(
     let mut out = Vec::with_capacity(response.len() + 2 * spans.len());
     let mut written = 0;
     for (m, span) in spans.iter().enumerate() {
-        let k = match settings.schedule {
-            Schedule::Parallel => at.k,
-            Schedule::Sequential if m < at.k => settings.k_max,
-            Schedule::Sequential => 0,
-        };
-        let k = if keep_text.get(m).copied().unwrap_or(false) { 0 } else { k };
-        let n = replaced(span, k, settings);
+        let k = if keep_text.get(m).copied().unwrap_or(false) { 0 } else { at.k };
+        let n = replaced(m, span, k, settings);
         out.extend_from_slice(&response[written..span.start]);
         out.push(ids.swi);
         out.extend(std::iter::repeat_n(ids.latent, latents_for(n, at.c)));
@@ -108,6 +108,12 @@ mod tests {
         assert_eq!(run(3, &drop), run(3, &settings(Schedule::Parallel, Suffix::KeepSuffix, 1.0)));
         let sequential = settings(Schedule::Sequential, Suffix::KeepSuffix, 1.0);
         assert_eq!(run(1, &sequential), [1, 90, 92, 92, 92, 91, 5, 90, 6, 7, 91, 8]);
+        let at = At { k: 1, c: 1.0 };
+        assert_eq!([0, 1].map(|m| latents(m, &spans[m], at, &sequential)), [3, 0], "as the response has them");
+        // At the end of the curriculum all spans are latent, even if there are more than K_max.
+        let short = Latent { k_max: 1, ..sequential };
+        let end = staged(&response, &spans, &[], At::end(&short), &short, IDS);
+        assert_eq!(end, [1, 90, 92, 3, 4, 91, 5, 90, 92, 7, 91, 8]);
         assert_eq!(staged(&response, &spans, &[false, true], At::end(&drop), &drop, IDS)[7..], [90, 6, 7, 91, 8]);
     }
 
@@ -125,7 +131,7 @@ mod tests {
         let stages =
             vec![Stage { k: 5, steps: 1, epochs: 0.0, c: None }, Stage { k: 5, steps: 1, epochs: 0.0, c: Some(0.2) }];
         let shrinks = Latent { stages, ..half };
-        let at = |stage| latents(&spans[0], At::stage(shrinks.stages.get(stage), &shrinks), &shrinks);
-        assert_eq!((at(0), at(1), latents(&spans[0], At::end(&shrinks), &shrinks)), (2, 1, 1));
+        let at = |stage| latents(0, &spans[0], At::stage(shrinks.stages.get(stage), &shrinks), &shrinks);
+        assert_eq!((at(0), at(1), latents(0, &spans[0], At::end(&shrinks), &shrinks)), (2, 1, 1));
     }
 }

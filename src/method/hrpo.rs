@@ -108,6 +108,8 @@ fn settings(recipe: &Recipe) -> Grpo {
         loss,
         inner_epochs: 1,
         replay: ReplayMode::FullBptt,
+        gumbel: 0.0,
+        latent_noise: 0.0,
         cosine_every: 0,
         own_rates: vec![
             ("heads.gate.keep.", gate_rate),

@@ -76,6 +76,7 @@ fn settings(recipe: &Recipe) -> Grpo {
     let Settings { gumbel, top_p, invalid, first, freeze_embeddings, beta } = recipe.latent_grpo;
     Grpo {
         gumbel,
+        latent_noise: 0.0,
         top_p,
         density: Density::OneSided,
         invalid,

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde::de::DeserializeOwned;
 
 use super::phase::Work;
+use super::switch::GRPO;
 use super::{PARTS, Recipe, all, phases};
 use crate::recipe::ranges::{self, ranges};
 use crate::recipe::{ReplayMode, Shared, read};
@@ -48,6 +49,11 @@ impl Recipe {
                 || phases(self)?.iter().any(|phase| bptt(&phase.work)),
             "grpo.checkpoint_every = {} does nothing where grpo.replay is not full_bptt: set grpo.replay=full_bptt, or leave it out",
             self.grpo.checkpoint_every
+        );
+        let noise = self.grpo.latent_noise > 0.0 || self.grpo.gumbel > 0.0;
+        ensure!(
+            !noise || phases(self)?.iter().any(|phase| phase.name == GRPO.name),
+            "grpo.latent_noise and grpo.gumbel are noise on the latents of `switch`, which this recipe does not train by GRPO: leave them out"
         );
         phases(self).map(drop)
     }
@@ -213,6 +219,60 @@ mod tests {
         for (name, _) in PRESETS {
             Recipe::like(name).expect("a preset").check_ranges().unwrap_or_else(|why| panic!("{name}: {why:#}"));
         }
+    }
+
+    #[test]
+    fn settings_that_do_not_act_together_are_refused() {
+        let resolve = |set: &[&str]| {
+            let set: Vec<String> = set.iter().map(|pair| (*pair).to_owned()).collect();
+            Recipe::resolve("smoke", &set)
+        };
+        let mixture = "latent.source={kind='vocabulary_mixture',top_k=4,temperature=1.0}";
+        let (noise, gumbel, through) = ("grpo.latent_noise=0.1", "grpo.gumbel=0.1", "grpo.replay=full_bptt");
+        for (set, named) in [
+            (vec!["grpo.from_stage=best", "evaluation.stages=false"], "evaluation.stages=true"),
+            (vec!["grpo.continue_term=true", "grpo.text_rollouts=true"], "grpo.text_rollouts = false"),
+            (vec![gumbel, mixture], "grpo.replay"),
+            (vec![gumbel, through], "latent.source"),
+            (vec![noise, through, mixture], "latent.source"),
+            (vec![noise, through, "methods=['hrpo']"], "leave them out"),
+            (vec!["brevity.lengths=[1.0,0.4]"], "brevity.lengths must ascend"),
+            (vec!["grpo.reward.lengths=[0.4,1.0]"], "grpo.reward.brevity"),
+            (vec!["latent.stages=[{k=1,steps=1},{k=5,steps=1},{k=1,steps=1}]"], "latent.stages[2]"),
+        ] {
+            let said = format!("{:#}", resolve(&set).expect_err("refused"));
+            assert!(said.contains(named), "{set:?}: {said}");
+        }
+        resolve(&[gumbel, through, mixture]).expect("noise on mixtures");
+        // Rivals in the same recipe have no noise on hidden states.
+        let methods = "methods=['text_cot_grpo','switch','hrpo','soft_grpo']";
+        let recipe = resolve(&[noise, through, methods]).expect("a recipe");
+        let phases = phases(&recipe).expect("phases");
+        let noisy = phases.iter().filter(|phase| match phase.work {
+            Work::Grpo(settings) => settings(&recipe).latent_noise > 0.0,
+            _ => false,
+        });
+        assert_eq!(noisy.map(|phase| phase.name).collect::<Vec<_>>(), ["grpo"]);
+    }
+
+    /// A stage with latents of its own has them in the name of its checkpoint.
+    #[test]
+    fn grpo_starts_at_the_end_of_a_stage() {
+        let set = ["grpo.from_stage=3", "latent.stages=[{k=3,steps=1},{k=3,steps=1,c=0.5},{k=5,steps=1}]"];
+        let recipe = Recipe::resolve("smoke", &set.map(str::to_owned)).expect("a recipe");
+        let start = phases(&recipe).expect("phases").into_iter().find_map(|phase| match phase.work {
+            Work::Take(checkpoint) => Some(checkpoint(&recipe)),
+            _ => None,
+        });
+        assert_eq!(start.as_deref(), Some("stage-3-c0.5"));
+    }
+
+    #[test]
+    fn files_of_problems_are_stored_with_absolute_paths() {
+        let mut recipe = Recipe::like("smoke").expect("a preset");
+        recipe.data.grpo_path = Some("grpo.jsonl".into());
+        let path = recipe.anchored().expect("a recipe").shared.data.grpo_path;
+        assert!(path.is_some_and(|path| path.is_absolute()));
     }
 
     #[test]

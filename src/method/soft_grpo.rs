@@ -35,5 +35,6 @@ pub(super) const SOFT_GRPO: Phase = Phase {
 /// Inputs of latents are constants here, and their states choose the next one: all positions have a gradient.
 fn noisy(recipe: &Recipe) -> Grpo {
     let soft_thinking::Settings { gumbel, density, .. } = recipe.soft_thinking;
-    Grpo { gumbel, density, replay: ReplayMode::FullBptt, cosine_every: 0, ..recipe.grpo.clone() }
+    let replay = ReplayMode::FullBptt;
+    Grpo { gumbel, latent_noise: 0.0, density, replay, cosine_every: 0, ..recipe.grpo.clone() }
 }

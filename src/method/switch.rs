@@ -51,7 +51,11 @@ pub(super) const METHODS: &[Method] = &[
         phases: &[BASE, ANNOTATE, BOUNDARY, SFT, START, GRPO, BREVITY],
         adjust,
         lacks,
-        ..Method::PLAIN
+        check: |recipe| {
+            let [lo, hi] = recipe.brevity.lengths;
+            ensure!(lo < hi, "brevity.lengths must ascend, found [{lo}, {hi}]");
+            Ok(())
+        },
     },
     // The same sequential compute, and nothing handed on from step to step but keys and values (method §6).
     Method {
@@ -101,7 +105,7 @@ const START: Phase = Phase {
     work: Work::Take(start),
 };
 
-const GRPO: Phase = Phase {
+pub(super) const GRPO: Phase = Phase {
     name: "grpo",
     from: Some(START.name),
     reads: &["grpo", "evaluation"],
@@ -154,7 +158,10 @@ fn lacks(recipe: &Recipe) -> Option<&'static str> {
 fn start(recipe: &Recipe) -> String {
     let last = recipe.latent.stages.last().map(|stage| stage.k);
     match recipe.grpo.from_stage {
-        Some(FromStage::Stage(k)) if Some(k) != last => stage_name(k, None),
+        Some(FromStage::Stage(k)) if Some(k) != last => {
+            let stage = recipe.latent.stages.iter().rfind(|stage| stage.k == k);
+            stage_name(k, stage.and_then(|stage| stage.c))
+        }
         None => last_step(recipe.grpo.from_step),
         _ => "checkpoint".into(),
     }
@@ -273,7 +280,8 @@ fn brevity(recipe: &Recipe) -> Grpo {
 
 /// Lengths of the blocks at a point of the curriculum, ascending.
 fn dwell(tagged: &[TaggedLine], at: At, settings: &Latent) -> Vec<usize> {
-    let lengths: BTreeSet<usize> = tagged.iter().flat_map(|t| &t.spans).map(|s| latents(s, at, settings)).collect();
+    let spans = tagged.iter().flat_map(|t| t.spans.iter().enumerate());
+    let lengths: BTreeSet<usize> = spans.map(|(m, span)| latents(m, span, at, settings)).collect();
     lengths.into_iter().collect()
 }
 

@@ -70,6 +70,9 @@ fn lacks(recipe: &Recipe) -> Option<&'static str> {
     if recipe.latent.gradient != Gradient::Through {
         return Some("latent.gradient = \"through\" is needed");
     }
+    if recipe.latent.source != Source::HiddenState {
+        return Some("latent.source = { kind = \"hidden_state\" } is needed");
+    }
     recipe.latent.stages.is_empty().then_some("latent.stages must not be empty")
 }
 

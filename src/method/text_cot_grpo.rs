@@ -3,6 +3,7 @@
 use super::Method;
 use super::phase::{Panel, Phase, TableRow, Work};
 use super::text_cot::BASE;
+use crate::recipe::Grpo;
 
 pub(super) const METHODS: &[Method] = &[Method {
     name: "text_cot_grpo",
@@ -17,5 +18,5 @@ pub(super) const TEXT_COT_GRPO: Phase = Phase {
     reads: &["grpo", "evaluation"],
     row: TableRow::Ours("Text-CoT, then GRPO without latents (control)"),
     panel: Panel::Text,
-    work: Work::Grpo(|recipe| recipe.grpo.clone()),
+    work: Work::Grpo(|recipe| Grpo { gumbel: 0.0, latent_noise: 0.0, ..recipe.grpo.clone() }),
 };

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{Compute, FromStage, ReplayMode, Shared, Stage, Strongest};
+use super::{Compute, FromStage, Grpo, ReplayMode, Shared, Stage, Strongest};
 use crate::latent::reasoning::MOST_LATENTS;
 use crate::latent::{Exit, Source};
 use crate::text::sources::Generations;
@@ -125,15 +125,27 @@ impl Shared {
             self.grpo.early_stop_window != 1,
             "grpo.early_stop_window must be 0 (never stops) or at least 2 (it compares means), found 1"
         );
+        let Grpo { latent_noise, gumbel, replay, text_rollouts, .. } = self.grpo;
+        let source = self.latent.source;
         ensure!(
-            self.grpo.latent_noise == 0.0 || self.grpo.replay == ReplayMode::FullBptt && !self.grpo.text_rollouts,
-            "grpo.latent_noise makes latents actions of the policy, whose gradient needs grpo.replay = \"full_bptt\" and rollouts with \
-             blocks (grpo.text_rollouts = false)"
+            latent_noise == 0.0 && gumbel == 0.0 || replay == ReplayMode::FullBptt && !text_rollouts,
+            "grpo.latent_noise and grpo.gumbel make latents actions of the policy, whose gradient needs grpo.replay = \"full_bptt\" and \
+             rollouts with blocks (grpo.text_rollouts = false)"
         );
         ensure!(
-            !self.grpo.continue_term || self.blocks.exit_in_loss && self.blocks.exit == Exit::Sampled,
-            "grpo.continue_term = true learns the choice to stay in a block as a draw; set blocks.exit = \"sampled\" and \
-             blocks.exit_in_loss = true, or leave it out"
+            latent_noise == 0.0 || source == Source::HiddenState,
+            "grpo.latent_noise is noise on hidden states, and latent.source is {source:?}: leave one out"
+        );
+        ensure!(
+            gumbel == 0.0 || matches!(source, Source::VocabularyMixture { .. }),
+            "grpo.gumbel is noise on mixtures of the vocabulary, and latent.source is {source:?}: leave it out, or set \
+             latent.source={{kind=\"vocabulary_mixture\",top_k=8,temperature=1}}"
+        );
+        ensure!(
+            !self.grpo.continue_term
+                || self.blocks.exit_in_loss && self.blocks.exit == Exit::Sampled && !self.grpo.text_rollouts,
+            "grpo.continue_term = true learns the choice to stay in a block as a draw; set blocks.exit = \"sampled\", \
+             blocks.exit_in_loss = true and grpo.text_rollouts = false, or leave it out"
         );
         ensure!(
             self.adapter.is_none() || self.pretrained.is_some(),
@@ -148,10 +160,16 @@ impl Shared {
             );
             let ks: Vec<usize> = self.latent.stages.iter().map(|stage| stage.k).collect();
             match start {
-                FromStage::Named(Strongest::Best) => ensure!(
-                    self.task.is_some(),
-                    "grpo.from_stage = \"best\" chooses on validation problems, which generated tasks alone have: name a stage"
-                ),
+                FromStage::Named(Strongest::Best) => {
+                    ensure!(
+                        self.task.is_some(),
+                        "grpo.from_stage = \"best\" chooses on validation problems, which generated tasks alone have: name a stage"
+                    );
+                    ensure!(
+                        self.evaluation.stages,
+                        "grpo.from_stage = \"best\" chooses among evaluated stages: set evaluation.stages=true, or name a stage"
+                    );
+                }
                 FromStage::Stage(k) => ensure!(
                     ks.contains(&k),
                     "grpo.from_stage = {k} is not the k of one of latent.stages, which are {ks:?}"

@@ -127,10 +127,11 @@ settings! {
         pub checkpoint_every: usize = 0 => Count(0, POSITIONS),
         /// Share of each block's outputs that is masked, one mask a rollout, in rollout and replay; 0 is none.
         pub dropout_rollouts: f64 = 0.0 => BelowOne,
-        /// τ of the Gumbel noise that draws mixtures of the vocabulary in rollouts (`soft_grpo`); 0 switches it off.
+        /// τ of the Gumbel noise that draws mixtures of the vocabulary in rollouts of `switch`, if these are its `latent.source`; 0
+        /// switches it off. `soft_grpo` and `latent_grpo` have their own.
         pub gumbel: f64 = 0.0 => NotNegative,
-        /// σ of the Gaussian noise on the hidden states that rollouts feed as latents, relative to their root mean square; each latent is then
-        /// an action with a density. 0 switches it off.
+        /// σ of the Gaussian noise on the hidden states that rollouts of `switch` feed as latents, relative to their root mean square; each
+        /// latent is then an action with a density. 0 switches it off.
         #[serde(skip_serializing_if = "is_default")]
         pub latent_noise: f64 = 0.0 => NotNegative,
         /// `soft_thinking.density`.

@@ -79,7 +79,7 @@ impl Stage {
         &[("k", Count(0, POSITIONS)), ("steps", Count(0, STEPS)), ("epochs", NotNegative), ("c", Positive)];
 
     /// # Errors
-    /// A stage with both `steps` and `epochs`, or neither.
+    /// A stage with both `steps` and `epochs`, or neither; one that comes again after another, whose checkpoint would be replaced.
     pub(crate) fn check(key: &str, stages: &[Self]) -> Result<()> {
         for (i, stage) in stages.iter().enumerate() {
             ensure!(
@@ -88,6 +88,9 @@ impl Stage {
                 stage.steps,
                 stage.epochs
             );
+            let same = |other: &Self| (other.k, other.c) == (stage.k, stage.c);
+            let again = i > 0 && !same(&stages[i - 1]) && stages[..i].iter().any(same);
+            ensure!(!again, "{key}.stages[{i}]: the stage k = {} comes again after another stage", stage.k);
         }
         Ok(())
     }

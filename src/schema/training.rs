@@ -40,7 +40,7 @@ rows! {
         pub switch_rate: Option<f64> => "share": "rollouts with at least one block",
         /// Absent in old rows.
         pub switch_advantage: Option<f64> => "advantage a rollout":
-            "sum of the advantages of rollouts with a block, divided by all rollouts: above 0 the step rewards opening blocks",
+            "sum of the advantages of rollouts with a block, as weighted in the loss, divided by all rollouts: above 0 the step rewards opening blocks",
         pub latent_calls: Option<f64> => AccuracyRow,
         /// The paper's latent invocations. Absent in old rows.
         pub blocks: Option<f64> => AccuracyRow,

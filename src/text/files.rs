@@ -50,7 +50,7 @@ pub(crate) fn data_files(path: &Path, part: Part) -> Result<Vec<PathBuf>> {
     let found = part.names().iter().map(|name| of(name)).find(|files| !files.is_empty());
     let records = |files: &[PathBuf]| {
         files.iter().all(|file| {
-            file.extension().is_some_and(|ending| ending == "json")
+            file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("json"))
                 && stem(file).bytes().all(|byte| byte.is_ascii_digit())
         })
     };
@@ -228,8 +228,14 @@ fn listed(folder: &Path, depth: usize) -> Result<Vec<PathBuf>> {
 /// Name of a file without its endings.
 pub(super) fn stem(file: &Path) -> String {
     let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let name = name.trim_end_matches(".gz");
-    ENDINGS.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name).to_owned()
+    let name = strip_ending(&name, ".gz").unwrap_or(&name);
+    ENDINGS.iter().find_map(|ending| strip_ending(name, ending)).unwrap_or(name).to_owned()
+}
+
+/// A name without this ending, in upper or lower case.
+fn strip_ending<'n>(name: &'n str, ending: &str) -> Option<&'n str> {
+    let (stem, end) = name.split_at_checked(name.len().checked_sub(ending.len())?)?;
+    end.eq_ignore_ascii_case(ending).then_some(stem)
 }
 
 /// Kind of a file.

@@ -30,6 +30,8 @@ pub(super) const PASSED: &str = "switchyard_passed";
 pub(super) const RECEIVED: &str = "switchyard_received";
 /// Most extra positional arguments of a macro.
 const EXTRA: usize = 16;
+/// Most right sides of `%` in each other: minijinja refuses brackets that are nested deeper.
+const NESTED: usize = 160;
 
 pub(super) fn rewrite(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
@@ -196,7 +198,13 @@ fn number_length(text: &str) -> usize {
 }
 
 /// Tokens with every `a % b` as a filter of a. A product before it (`a * b % c`) is of numbers and stays.
-fn percents(mut tokens: Vec<String>) -> Vec<String> {
+fn percents(tokens: Vec<String>) -> Vec<String> {
+    percents_within(tokens, NESTED)
+}
+
+/// [`percents`] with at most `depth` right sides in each other: each has its own copy of its tokens.
+fn percents_within(mut tokens: Vec<String>, depth: usize) -> Vec<String> {
+    let Some(depth) = depth.checked_sub(1) else { return tokens };
     let mut from = 0;
     while let Some(at) = tokens[from..].iter().position(|token| token == "%").map(|at| from + at) {
         from = at + 1;
@@ -206,7 +214,7 @@ fn percents(mut tokens: Vec<String>) -> Vec<String> {
             continue;
         }
         let Some(end) = operand_behind(&tokens, at) else { continue };
-        let argument = percents(tokens[at + 1..end].to_vec()).concat();
+        let argument = percents_within(tokens[at + 1..end].to_vec(), depth).concat();
         let filter = format!("|{PERCENT}({})", argument.trim());
         tokens.splice(at..end, [filter]);
         // Spaces before the filter do no harm; a further `%` takes all of it as its left side.
@@ -528,7 +536,14 @@ fn keywords(source: &str, name: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::rewrite;
+    use super::{NESTED, PERCENT, rewrite};
+
+    /// Each right side has its own copy of its tokens.
+    #[test]
+    fn nested_remainders_are_rewritten_to_a_bounded_depth() {
+        let nested = format!("{{{{ {}1{} }}}}", "7 % (".repeat(1000), ")".repeat(1000));
+        assert_eq!(rewrite(&nested).matches(PERCENT).count(), NESTED);
+    }
 
     #[test]
     fn what_needs_no_change_stays() {

@@ -1,6 +1,6 @@
 //! Options of multiple choice: their forms in problem files and in a prompt, and the gold option.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
@@ -80,8 +80,13 @@ impl ChoiceOptions {
     /// its number.
     ///
     /// # Errors
-    /// An answer that matches no option, or several.
+    /// An answer that matches no option, or several; more options than letters.
     pub(super) fn ask(&self, mut problem: Problem, place: &str) -> Result<Problem> {
+        ensure!(
+            self.0.len() <= LETTERS,
+            "{place}: {} options, and at most {LETTERS} have a letter; --field choices=none reads the problems without them",
+            self.0.len()
+        );
         let gold = problem.answer.trim();
         let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let bare = gold.trim_start_matches('(').trim_end_matches([')', '.']);
@@ -117,7 +122,10 @@ impl ChoiceOptions {
     }
 }
 
-/// Texts with letters from `A`; a letter that a text has already (`A) 21`) is not repeated.
+/// Letters from `A` to `Z`.
+const LETTERS: usize = 26;
+
+/// Texts with letters from `A`, those after `Z` with their numbers; a letter that a text has already (`A) 21`) is not repeated.
 fn lettered(texts: Vec<String>) -> Vec<(String, String)> {
     let letters = || (b'A'..=b'Z').map(char::from);
     let brought = |(letter, text): (char, &String)| {
@@ -125,7 +133,8 @@ fn lettered(texts: Vec<String>) -> Vec<(String, String)> {
         Some(rest.strip_prefix([')', '.', ':'])?.trim_start().to_owned())
     };
     let bare: Option<Vec<String>> = letters().zip(&texts).map(brought).collect();
-    letters().map(String::from).zip(bare.unwrap_or(texts)).collect()
+    let labels = letters().map(String::from).chain((LETTERS + 1..).map(|number| number.to_string()));
+    labels.zip(bare.filter(|bare| bare.len() == texts.len()).unwrap_or(texts)).collect()
 }
 
 fn text(value: &Value) -> Option<String> {
@@ -174,6 +183,9 @@ mod tests {
         }
         let error = asked(json!(["2", "1", "0"]), "0").expect_err("a number and a text").to_string();
         assert!(error.contains("may be A or C"), "{error}");
+        let many: Vec<String> = (0..27).map(|number| format!("o{number}")).collect();
+        let error = asked(json!(many), "3").expect_err("more options than letters").to_string();
+        assert!(error.contains("a.jsonl:1: 27 options"), "{error}");
         assert!(ChoiceOptions::read(&json!("tin")).is_none() && ChoiceOptions::read(&json!([{ "a": 1 }])).is_none());
     }
 

@@ -52,15 +52,22 @@ impl Problem {
         self.question.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase()
     }
 
-    /// Bytes of the solution that state the final answer, marker included: from the last `\boxed{`, or from a `#` or `####` that is a separate
-    /// word. `None` without either.
+    /// Bytes of the solution that state the final answer, marker included: from the last `\boxed{`, or from a `#`, `###` or `####` that is a
+    /// separate word. `None` without either. A `#` or `###` at the start of a line with text after it is a heading.
     pub fn answer_range(&self) -> Option<Range<usize>> {
         let solution = self.solution.as_str();
         let boxed = solution.rfind("\\boxed{").map(|start| start..closing_brace(solution, start));
-        let hash = word_ranges(solution)
-            .filter(|range| matches!(&solution[range.clone()], "#" | "###" | "####"))
-            .last()
-            .map(|range| range.start..solution.trim_end().len());
+        let is_heading = |range: &Range<usize>| {
+            let before = solution[..range.start].rsplit('\n').next().unwrap_or_default();
+            let after = solution[range.end..].split_once('\n').map_or("", |(_, after)| after);
+            before.trim().is_empty() && after.contains(|c: char| !c.is_whitespace())
+        };
+        let is_mark = |range: &Range<usize>| match &solution[range.clone()] {
+            "####" => true,
+            "#" | "###" => !is_heading(range),
+            _ => false,
+        };
+        let hash = word_ranges(solution).rfind(is_mark).map(|range| range.start..solution.trim_end().len());
         match (boxed, hash) {
             (Some(boxed), Some(hash)) => Some(if boxed.start > hash.start { boxed } else { hash }),
             (boxed, hash) => boxed.or(hash),
@@ -85,7 +92,7 @@ impl Problem {
 }
 
 /// Byte ranges of whitespace-separated words.
-pub(crate) fn word_ranges(text: &str) -> impl Iterator<Item = Range<usize>> {
+pub(crate) fn word_ranges(text: &str) -> impl DoubleEndedIterator<Item = Range<usize>> {
     text.split_whitespace().map(|word| {
         let start = word.as_ptr() as usize - text.as_ptr() as usize;
         start..start + word.len()

@@ -104,7 +104,8 @@ fn value<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
             _ => value.get(part),
         })
     };
-    object.get(key).or_else(inside)
+    // No name is no key, though a table may have a column without a name: the index that pandas writes.
+    if key.is_empty() { None } else { object.get(key).or_else(inside) }
 }
 
 /// Whether an object has this key, or one inside another.

@@ -28,7 +28,8 @@ impl Vocabulary {
         }
         let folder = self.source().parent().unwrap_or(Path::new("."));
         // The folder of a GGUF may have files of another model; a tokenizer in memory has no folder.
-        let alone = !self.source().is_file() || self.source().extension().is_some_and(|e| e == "gguf");
+        let is_gguf = self.source().extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
+        let alone = !self.source().is_file() || is_gguf;
         for name in KEPT.iter().filter(|_| !alone) {
             let path = folder.join(name);
             if path.is_file() {

@@ -1,7 +1,7 @@
 //! Reads the records of problem files (JSON lines, a JSON list, CSV, Parquet; plain or gzip) and detects their format. `formats` converts a
 //! record to problems; `files` resolves a folder. Every error names file, record and key.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
@@ -231,6 +231,7 @@ impl Fields {
 /// One id for two questions.
 fn distinct_ids(problems: &mut [(Problem, String)]) -> Result<()> {
     let mut seen: HashMap<String, (String, String, usize)> = HashMap::new();
+    let written: HashSet<String> = problems.iter().map(|(problem, _)| problem.id.clone()).collect();
     for (problem, place) in problems {
         let asks = problem.asks();
         let Some((question, first, copies)) = seen.get_mut(&problem.id) else {
@@ -243,8 +244,13 @@ fn distinct_ids(problems: &mut [(Problem, String)]) -> Result<()> {
              or name another key (--field id=KEY; one that no record has numbers them)",
             cut(&problem.id)
         );
-        *copies += 1;
-        problem.id = format!("{}#{copies}", problem.id);
+        problem.id = loop {
+            *copies += 1;
+            let new = format!("{}#{copies}", problem.id);
+            if !written.contains(&new) {
+                break new;
+            }
+        };
     }
     Ok(())
 }

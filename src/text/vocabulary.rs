@@ -61,7 +61,7 @@ impl Vocabulary {
         // Tokenizers saved by training scripts may have these; they would truncate or pad every text.
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|error| anyhow!("{}: {error}", source.display()))?;
-        let folder = source.parent().filter(|_| source.extension().is_some_and(|e| e != "gguf"));
+        let folder = source.parent().filter(|_| source.extension().is_some_and(|e| !e.eq_ignore_ascii_case("gguf")));
         let special = SpecialIds::new(&tokenizer, &roles, folder)?;
         let around = around(&tokenizer);
         let mut vocabulary = Vocabulary { tokenizer, special, around, roles, templates, config, switch: None, source };

@@ -392,20 +392,27 @@ mod tests {
     use super::super::rollouts::tests::unread;
     use super::*;
     use crate::latent::LatentSource;
-    use crate::latent::gumbel::{Density, GumbelMixture, Mixture, Noise, densities};
+    use crate::latent::gumbel::{self, Density, GumbelMixture, Mixture, Noise, densities};
+    use crate::latent::noisy_state::{self, NoisyState, StateNoise};
     use crate::latent::sampling::Key;
+    use crate::model::checkpoint::ModelFiles;
+    use burn::tensor::{DType, FloatDType};
 
     #[test]
     fn a_rollout_that_cannot_be_replayed_is_left_out_of_the_gradient() {
-        let pass = |lengths: &[usize], _: usize| {
+        let pass = |lengths: &[usize], n_tok: usize| {
             assert!(lengths.iter().all(|&n| n < 100), "out of memory, on purpose");
-            Ok(lengths.to_vec())
+            Ok((lengths.to_vec(), n_tok))
         };
-        let of = |lengths: &[usize]| over_survivors(World::ALONE, lengths, <[usize]>::len, pass);
-        assert_eq!(of(&[3, 400, 5]).expect("two survive"), [3, 5]);
-        assert_eq!(of(&[3, 5]).expect("both"), [3, 5]);
+        let tokens = |lengths: &[usize]| lengths.iter().sum();
+        let of = |lengths: &[usize]| over_survivors(World::ALONE, lengths, tokens, pass);
+        assert_eq!(of(&[3, 400, 5]).expect("two survive"), (vec![3, 5], 8), "N_tok is the survivors'");
+        assert_eq!(of(&[3, 5]).expect("both"), (vec![3, 5], 8));
         assert!(of(&[300, 400]).is_err_and(|e| e.to_string().contains("none of 2")));
         let bad = |_: &[usize], _: usize| -> Result<()> { anyhow::bail!("a bad token") };
+        let wrong = |_: &[usize], _: usize| -> Result<()> { panic!("dtype mismatch, on purpose") };
+        let refused = over_survivors(World::ALONE, &[3, 5], <[usize]>::len, wrong);
+        assert!(refused.is_err_and(|e| e.to_string().contains("dtype mismatch")), "other panics are errors");
         let refused = over_survivors(World::ALONE, &[3, 5], <[usize]>::len, bad);
         assert!(
             refused.is_err_and(|e| e.to_string() == "a bad token"),
@@ -492,6 +499,55 @@ mod tests {
             let grad = policy.grad(&grads).expect("a gradient").abs().sum().into_scalar::<f32>();
             assert_eq!(grad > 0.0, density != Density::Mean, "{density:?}: {grad}");
         }
+    }
+
+    #[test]
+    fn densities_of_a_model_in_bf16_are_f32() {
+        let files = ModelFiles::open_folder("fixtures/tiny/qwen3_tied").expect("the model");
+        let model = Decoder::load(&files, &crate::machine::Machine::default().device)
+            .expect("its weights")
+            .cast(FloatDType::BF16);
+        let hidden = Tensor::<2>::ones([1, model.config().hidden_size], &model.device()).cast(FloatDType::BF16);
+        for density in [Density::Mean, Density::Sum, Density::OneSided] {
+            let key = Key { problem: 0, rollout: 0, position: 9 };
+            let (drawn, _) = Noise { top_k: 3, top_p: 1.0, temperature: 1.0, gumbel: 0.5, density, end: None }.draw(
+                &[0.5, 0.0, -0.5, 1.0],
+                5,
+                key,
+            );
+            let again = gumbel::log_densities(&model, hidden.clone(), 1.0, &[&drawn]).expect("a density");
+            assert_eq!(again.dtype(), DType::F32, "{density:?}");
+            assert!(again.into_scalar::<f32>().is_finite());
+        }
+    }
+
+    /// The stored density is that of the replay under the same policy, its gradient is `(x − h) / s²`, and draws have the deviation.
+    #[test]
+    fn a_drawn_state_has_the_density_of_its_noise() {
+        let device = crate::machine::Machine::default().device.autodiff();
+        let (noise, d) = (StateNoise::new(0.25, 7, vec![]), 64);
+        let h: Vec<f32> = (0..d).map(|i| (i as f32 * 0.7).sin()).collect();
+        let rms = (h.iter().map(|x| x * x).sum::<f32>() / d as f32).sqrt();
+        let mut squares = 0.0;
+        for position in 0..40 {
+            let mut state = h.clone();
+            let (density, deviation) = noise.draw(&mut state, Key { problem: 1, rollout: 2, position });
+            assert!((deviation - 0.25 * rms).abs() < 1e-6);
+            let policy = Tensor::<2>::from_data(TensorData::new(h.clone(), [1, d]), &device).require_grad();
+            let drawn = NoisyState { state, deviation };
+            let again = noisy_state::log_densities(policy.clone(), &[&drawn]);
+            let value = f64::from(again.clone().without_autodiff().into_scalar::<f32>());
+            assert!((value - density).abs() < 1e-3, "{value}, drawn with {density}");
+            let slopes = policy.grad(&again.backward()).expect("a gradient").try_into_vec_as::<f32>().expect("values");
+            for ((slope, x), h) in slopes.iter().zip(&drawn.state).zip(&h) {
+                let expected = (x - h) / deviation.powi(2);
+                assert!((slope - expected).abs() < 1e-3 * (1.0 + expected.abs()), "{slope}, is {expected}");
+            }
+            assert_eq!(noisy_state::log_densities(policy.cast(FloatDType::BF16), &[&drawn]).dtype(), DType::F32);
+            squares -= 2.0 * density;
+        }
+        // χ² with 40 · 64 degrees of freedom: 2560 ± 4 · √5120.
+        assert!((squares - 2560.0).abs() < 290.0, "{squares}");
     }
 
     /// One-sided noise never lowers a token of a mixture below its probability, so that each gets pushed up; two-sided noise pushes some

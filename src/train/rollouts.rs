@@ -21,7 +21,7 @@ use crate::latent::{
 };
 use crate::model::{Decoder, Hooks};
 use crate::ops::TooLarge;
-use crate::parallel;
+use crate::parallel::{self, Panic};
 use crate::recipe::{Compute, Evaluation, Facts, Grpo, LossMean, Terms};
 use crate::world::World;
 
@@ -304,21 +304,15 @@ fn roll_out_named(decoding: Decode, rollouts: &[Request], grpo: &Grpo) -> Result
     decode_named(decoding, rollouts, (0..rollouts.len()).collect(), &mut masks.hooks(decoding.model)?)
 }
 
-/// A panic during a computation.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("a computation panicked: most likely the device is out of memory")]
-struct OutOfMemory;
-
 /// Converts a panic into an error.
 pub(super) fn catch_panic<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(anyhow!(OutOfMemory)))
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(anyhow!(Panic::new(panic.as_ref()))))
 }
 
 /// A CPU out of memory panics. A GPU continues, and reading the missing values fails. Such scores are refused before they are used.
 pub(super) fn is_out_of_memory(error: &anyhow::Error) -> bool {
-    error.is::<OutOfMemory>()
+    error.downcast_ref::<Panic>().is_some_and(Panic::is_out_of_memory)
         || error.is::<TooLarge>()
-        || error.is::<parallel::PanicResult>()
         || error.is::<TensorReadError>()
         || error.is::<ExecutionError>()
 }

@@ -87,6 +87,7 @@ fn gpt2_has_its_keys_and_defaults() {
         ("add_cross_attention", json!(true)),
         ("n_head", json!(5)),
         ("architectures", json!(["GPT2ForSequenceClassification"])),
+        ("architectures", json!("GPT2LMHeadModel")),
     ] {
         fails(ModelConfig::from_json(&with(gpt2_json(), key, wrong), "c"), &["c: ", key]);
     }

@@ -176,6 +176,15 @@ fn an_unsupported_tokenizer_class_is_named() {
     };
     assert_names(&notes("CohereTokenizerFast"), &["tokenizer_config.json", "CohereTokenizerFast", "unchanged"]);
     assert_eq!(notes("PreTrainedTokenizerFast"), "");
+    // In quotes a flag is not false.
+    let quoted = json!({ "split_special_tokens": "true" }).to_string();
+    fs::write(dir.join("tokenizer_config.json"), quoted).expect("writes");
+    let side = ModelFiles::open_folder(&dir).expect("opens").text_side();
+    fails(side.map(drop), &["tokenizer_config.json: `split_special_tokens` must be true or false"]);
+    let quoted = json!({ "added_tokens_decoder": { "350": { "content": "<a>", "special": "true" } } }).to_string();
+    fs::write(dir.join("tokenizer_config.json"), quoted).expect("writes");
+    let side = ModelFiles::open_folder(&dir).expect("opens").text_side();
+    fails(side.map(drop), &["tokenizer_config.json: \"<a>\": `special` must be true or false"]);
 }
 
 /// A warning if transformers 5 reads a tokenizer.json differently; random merges (dropout) are not applied.
@@ -302,6 +311,12 @@ fn generation_stops_at_the_generation_configs_tokens() {
     assert_eq!(stop(json!({ "eos_token_id": [7, 6] })), [7, 6]);
     assert_eq!(stop(json!({ "eos_token_id": 7 })), [7]);
     assert_eq!(stop(json!({ "eos_token_id": null, "repetition_penalty": 1.5 })), [5]);
+    for wrong in [json!("7"), json!([7, "6"]), json!(7.5)] {
+        let generation = json!({ "eos_token_id": wrong }).to_string();
+        fs::write(root.path().join("generation_config.json"), generation).expect("written");
+        let found = ModelFiles::open_folder(root.path()).expect("opens").stop_ids();
+        fails(found, &["generation_config.json: `eos_token_id` must be a token id"]);
+    }
 }
 
 #[test]

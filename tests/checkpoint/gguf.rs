@@ -146,6 +146,7 @@ fn unsupported_types_and_settings_are_named() {
     );
     check(|w| drop(w.tensors.remove(3)), &["m.gguf", "self_attn.k_proj.weight", "missing"]);
     check(|w| w.tensors[3].0 = "blk.0.attn_k.bias".into(), &["unexpected tensor `blk.0.attn_k.bias`"]);
+    check(|w| w.tensors[3].0 = "blk.00.attn_k.weight".into(), &["unexpected tensor `blk.00.attn_k.weight`"]);
     check(|w| w.tensors[3].1 = vec![8, 128], &["k_proj", "[32, 32]", "[8, 128]"]);
     check(
         |w| {

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use switchyard::model::checkpoint::{GgufFile, ModelFiles, SaveOptions};
+use switchyard::text::Vocabulary;
 use switchyard::tokenizer::TextSide;
 
 use super::gguf_writer::*;
@@ -117,6 +118,12 @@ fn every_id_that_ends_a_generation_is_found() {
     w.text("tokenizer.ggml.pre", "llama-bpe").u32("tokenizer.ggml.eot_token_id", 262).save(&path);
     // The file's EOS (2), the named end of turn, and the tokens that llama.cpp recognises by their text.
     assert_eq!(ModelFiles::open_gguf(&path).expect("opens").config.eos_token_ids, [2, 262, 261, 263]);
+    // The files next to a GGUF are another model's.
+    fs::write(root.path().join("generation_config.json"), "{\"eos_token_id\": 7}").expect("written");
+    let upper = root.path().join("m.GGUF");
+    fs::copy(&path, &upper).expect("copied");
+    let stops = |path: &Path| Vocabulary::new(side(path)).expect("reads").stops().to_vec();
+    assert_eq!(stops(&upper), stops(&path));
 }
 
 /// llama.cpp recognises these tokens by their text, whatever their type in the file.

@@ -279,6 +279,8 @@ fn mismatches_with_the_base_are_named() {
     let targets = ["q_proj", "up_proj", "lm_head"];
     assert!(!write(&settings(&targets), &head, &[]).expect("fits").tie_word_embeddings);
 
+    fs::write(dir.join("config.json"), json!({ "vocab_size": "40" }).to_string()).expect("writes");
+    fails(Adapter::open(&dir), &["config.json: `vocab_size`", "a whole number"]);
     fs::remove_file(dir.join("adapter_model.safetensors")).expect("removes");
     fails(Adapter::open(&dir), &["adapter_model.safetensors"]);
     fails(Adapter::open(root.path()), &["adapter_config.json"]);

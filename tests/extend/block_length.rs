@@ -1,7 +1,6 @@
 //! A third-party experiment: how many latent steps a block has.
 
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
 
 use super::{About, Journal};
 use crate::latent::trace::PositionRole;
@@ -13,12 +12,11 @@ use crate::study::Study;
 /// Question of the experiment.
 pub const ABOUT: About = About::asking("latent steps per problem");
 
-/// Its settings.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Maximum number of counted steps; 0: no maximum.
-    pub most: usize,
+settings! {
+    pub struct Config {
+        /// Maximum number of counted steps; 0: no maximum.
+        pub most: usize = 0,
+    }
 }
 
 rows! {

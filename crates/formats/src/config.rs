@@ -6,7 +6,7 @@
 mod extras;
 mod family;
 mod gpt2;
-mod keys;
+pub(crate) mod keys;
 mod read;
 mod rope;
 

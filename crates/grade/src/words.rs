@@ -120,10 +120,8 @@ fn unmarked(whole: &str) -> Statement {
     let so = ["So ", "Therefore, ", "Thus, ", "Hence, ", "Therefore ", "Thus ", "Hence "];
     spellings.extend(so.iter().filter_map(|word| sentence.strip_prefix(word)));
     let count = |text: &str| text.split_whitespace().count();
-    if (count(sentence) > 3 || sentence == whole)
-        && let Some((first, _)) = whole.split_once([',', '.', ':', ';', '!'])
-        && count(first) <= 3
-    {
+    let first = clause(whole, &[',', '.', ':', ';', '!']);
+    if (count(sentence) > 3 || sentence == whole) && count(first) <= 3 {
         spellings.push(first);
     }
     Statement { marked: false, lines: whole.contains('\n'), ..Statement::marked(spellings) }
@@ -186,9 +184,17 @@ fn said(text: &str) -> Vec<&str> {
         }
         let sentence = stops(line).next().map_or(line, |at| &line[..at]);
         let reason = REASONS.iter().filter_map(|word| sentence.find(word)).min().map_or(sentence, |at| &sentence[..at]);
-        return vec![line, sentence, reason, sentence.split([',', ';', '(']).next().unwrap_or(sentence)];
+        return vec![line, sentence, reason, clause(sentence, &[',', ';', '('])];
     }
     vec![]
+}
+
+/// A text up to the first of these marks. A mark between two digits (`1,234`, `3:45`) is part of a number.
+fn clause<'t>(text: &'t str, marks: &[char]) -> &'t str {
+    let digit = |c: char| c.is_ascii_digit();
+    let inside = |at: usize, mark: &str| text[..at].ends_with(digit) && text[at + mark.len()..].starts_with(digit);
+    let end = text.match_indices(marks).find(|(at, mark)| !inside(*at, mark));
+    end.map_or(text, |(at, _)| &text[..at])
 }
 
 /// Ends of a line's sentences: after a stop or a mark with a space after it.

@@ -49,7 +49,7 @@ pub struct Generate {
     /// probable ones with their probabilities
     #[arg(long, value_name = "K", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     lens: Option<NonZeroUsize>,
-    /// Print one JSON object a prompt: tokens (new ids, without latents), text, trace
+    /// Print one JSON object a prompt: tokens (new ids, without latents), text, shown (with latent blocks), trace
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -158,7 +158,8 @@ impl Generate {
         let Generation { traces, fired } = checked.run(&loaded, &self.model.named()?, Some(stop_flag()))?;
         ensure!(!traces.is_empty(), "the decoder returned nothing");
         for trace in &traces {
-            let thinks = self.lens.map(|top| read_latents(trace, &loaded, &checked, top.get())).transpose()?;
+            let thinks =
+                self.lens.map(|top| read_latents(trace, &loaded, (&checked, &fired), top.get())).transpose()?;
             self.show(trace, &loaded, &fired, thinks.as_deref())?;
         }
         for ChangeReport { hook, fired, mean_change, .. } in fired.iter().filter(|_| !self.json) {
@@ -177,8 +178,11 @@ impl Generate {
             let vocabulary = opened.text()?;
             let chat = self.chat(opened, vocabulary)?;
             say(&format!("prompted by {}", chat.describe()));
-            for prompt in &mut prompts {
-                let Prompt::Text(text) = prompt else { continue };
+            for (index, prompt) in prompts.iter_mut().enumerate() {
+                // `--ids` excludes `--chat`: these are of a file.
+                let Prompt::Text(text) = prompt else {
+                    bail!("{}: `ids` with --chat: a template needs text, give `prompt`", places[index]);
+                };
                 warn_of_unknown(vocabulary, "prompts", std::iter::once(text.as_str()))?;
                 *prompt = Prompt::Ids(chat.encode(vocabulary, text)?);
             }
@@ -252,7 +256,8 @@ impl Generate {
 /// The tokens, text and trace of a row.
 pub(super) fn answer(trace: &Trace, loaded: &Loaded) -> Result<Value> {
     let text = loaded.vocabulary.as_ref().map(|_| loaded.said(trace)).transpose()?;
-    Ok(json!({ "tokens": trace.visible(), "text": text, "trace": trace }))
+    let shown = render(trace, loaded.vocabulary.as_ref(), None, false)?;
+    Ok(json!({ "tokens": trace.visible(), "text": text, "shown": shown, "trace": trace }))
 }
 
 /// Runs a trace again, as a known sequence, under the changes of its decode.
@@ -267,7 +272,7 @@ pub(super) fn replay<T>(
 ) -> Result<T> {
     let known = trace.prompt.len().min(row.ids.len());
     let again = |_: &T| "it only fires where a token is drawn".to_owned();
-    Ok(changes.run((&[known], seed), again, work)?.0)
+    Ok(changes.run((&[(trace.problem, known)], seed), again, work)?.0)
 }
 
 /// The most probable next tokens at a latent step, most probable first.
@@ -283,9 +288,15 @@ impl LatentReading {
 }
 
 /// The `top` most probable next tokens at each latent step, in the same run: with its changes.
-fn read_latents(trace: &Trace, loaded: &Loaded, checked: &CheckedGeneration, top: usize) -> Result<Vec<LatentReading>> {
+fn read_latents(
+    trace: &Trace,
+    loaded: &Loaded,
+    (checked, fired): (&CheckedGeneration, &[ChangeReport]),
+    top: usize,
+) -> Result<Vec<LatentReading>> {
     let (row, seed) = (loaded.row(trace)?, checked.settings.sampling.seed);
-    let layers = replay((&row, trace), &checked.changes, seed, |hooks| loaded.lens(&row, top, hooks))?;
+    let changes = checked.changes.fired_in(trace.problem, fired);
+    let layers = replay((&row, trace), &changes, seed, |hooks| loaded.lens(&row, top, hooks))?;
     let readings = named(loaded, layers.last().context("a model without layers")?);
     let readings = row.steps.iter().zip(readings).map(|(&step, tokens)| LatentReading { step, tokens });
     Ok(readings.filter(|reading| matches!(reading.step, Step::Latent { .. })).collect())
@@ -344,7 +355,7 @@ impl GenerateRequest {
         }
         let (n, new, most) = (prompt.len(), self.settings.max_new_tokens, model.config.max_position_embeddings);
         ensure!(
-            !model.config.family.learned_positions || n + new <= most,
+            !model.config.family.learned_positions || n.saturating_add(new) <= most,
             "the prompt's {n} tokens and max_new_tokens {new} exceed the {most} positions of the model: use fewer"
         );
         ensure!(
@@ -364,7 +375,7 @@ impl CheckedGeneration {
     pub fn run(&self, loaded: &Loaded, name: &str, cancel: Option<&AtomicBool>) -> Result<Generation> {
         let Self { prompts, settings, changes, specs, out } = self;
         let recording = Recording::for_model(specs, loaded.model.config())?;
-        let ends: Vec<usize> = prompts.iter().map(Vec::len).collect();
+        let ends: Vec<(usize, usize)> = prompts.iter().map(Vec::len).enumerate().collect();
         let requests = Request::all(prompts.iter().cloned());
         let ran = |traces: &Vec<Trace>| match traces.as_slice() {
             [trace] => describe_counts(trace),

@@ -12,7 +12,7 @@ use super::{print, put, setting};
 use switchyard::experiments::Settings;
 use switchyard::interventions::{At, Change, Heads, InterventionAbout, InterventionSpec, Later, Steps, all};
 use switchyard::model::Select;
-use switchyard::schema::{BlockOrigin, InterventionRow, PatchRow, RowFile};
+use switchyard::schema::{BlockOrigin, InterventionRow, PatchRow, RowFile, SteeringRow};
 use switchyard::study::modes::{MODES, names};
 
 /// Replace what enters the latent positions of a checkpoint and compare with normal decoding.
@@ -131,12 +131,13 @@ impl Intervene {
     /// Refuses a flag that no experiment of `--only` reads.
     fn all_are_read(&self) -> Result<()> {
         const LATENTS: &str = InterventionRow::NAME;
-        let flags: [(&str, bool, &[&str]); 6] = [
+        let flags: [(&str, bool, &[&str]); 7] = [
             ("--modes", !self.modes.is_empty(), &[LATENTS, InterventionRow::HOOKS]),
             ("--steps", !self.steps.is_empty(), &[LATENTS, InterventionRow::HOOKS]),
             ("--draws", self.draws.is_some(), &[LATENTS, InterventionRow::HOOKS]),
             ("--later", !self.later.is_empty(), &[LATENTS]),
             ("--at", !self.at.is_empty(), &[LATENTS]),
+            ("--force", self.force, &[LATENTS, InterventionRow::HOOKS, SteeringRow::NAME]),
             ("--pairs", self.pairs.is_some(), &[PatchRow::NAME]),
         ];
         let only = &self.chosen.only;
@@ -195,6 +196,10 @@ impl Intervene {
         put(&mut settings.hook_intervention.positions, self.positions.clone());
         let patching = &mut settings.activation_patching;
         patching.pairs = self.pairs.map_or(patching.pairs, |pairs| pairs as usize);
+        ensure!(
+            settings.clone().with(&self.chosen.set)? == settings,
+            "--set and another option give one setting two values: name it once"
+        );
         Ok(settings)
     }
 }

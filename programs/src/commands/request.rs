@@ -199,7 +199,7 @@ impl KnownRows {
     /// # Errors
     /// A change that never fired; failures of `work`.
     pub fn run<T>(&self, work: impl FnOnce(Hooks<'_>) -> Result<T>) -> Result<(T, Vec<ChangeReport>)> {
-        let ends: Vec<usize> = self.rows.iter().map(|row| row.ids.len()).collect();
+        let ends: Vec<(usize, usize)> = self.rows.iter().map(|row| row.ids.len()).enumerate().collect();
         self.changes.run((&ends, 0), |_| "no position of these rows reached it".into(), work)
     }
 }

@@ -50,6 +50,8 @@ class Activations(Mapping):
         self.steps = header.get("steps")
 
     def _name(self, key):
+        if not isinstance(key, str) and not (isinstance(key, tuple) and len(key) in (2, 3)):
+            raise KeyError(f"{key!r}: expected a hook name, or a short name, a layer and perhaps a part")
         names = self._long(*key) if isinstance(key, tuple) else [key, old_name(key), f"hook_{key}"]
         for name in names:
             if name in self._tensors:
@@ -94,7 +96,7 @@ class Activations(Mapping):
 
     def row(self, number):
         """One row, without the positions that only other rows have."""
-        self._need_steps()
+        number = self._index(number)
         own = copy.copy(self)
         own.ids, own.lengths, own.steps = ([part[number]] for part in (self.ids, self.lengths, self.steps))
         own._tensors, own.positions = {}, {}
@@ -105,9 +107,13 @@ class Activations(Mapping):
             own._tensors[name] = array[number : number + 1].take(there, axis=2 if _is_attention(name) else 1)
         return own
 
-    def _need_steps(self):
+    def _index(self, row):
+        """The index of a row, which may count from the end."""
         if self.steps is None:
             raise ValueError("no ids and steps of rows: `save` writes tensors only; `cache`, `generate` and `probe activations` have them")
+        if not -len(self.steps) <= row < len(self.steps):
+            raise IndexError(f"no row {row}: there are {len(self.steps)}")
+        return row % len(self.steps)
 
     def _positions(self, name, row):
         positions = self.positions[name]
@@ -134,12 +140,9 @@ class Activations(Mapping):
         `row` is required if there are several.
         """
         name = self._name(key)
-        self._need_steps()
-        if row is None:
-            rows = len(self.ids or [None])
-            if rows > 1:
-                raise ValueError(f"there are {rows} rows: at({key!r}, {step!r}, row) names one")
-            row = 0
+        if row is None and len(self.steps or []) > 1:
+            raise ValueError(f"there are {len(self.steps)} rows: at({key!r}, {step!r}, row) names one")
+        row = self._index(row or 0)
         if isinstance(step, str) and re.search(r"\*|\.\.", step):
             found = ((_latent(step, there), position) for position, there in enumerate(self.steps[row]))
             recorded = self._positions(name, row)

@@ -43,6 +43,8 @@ class Lens:
         """The most probable token of a layer at a position, with its probability."""
         if layer not in self.read and not -len(self.read) <= layer < 0:
             raise IndexError(f"no layer {layer}: this lens reads {', '.join(f'blocks.{there}' for there in self.read)} (or -1, the last)")
+        if not -len(self.tokens) <= position < len(self.tokens):
+            raise IndexError(f"no position {position}: the text has {len(self.tokens)} tokens")
         at = self.read.index(layer) if layer >= 0 else layer
         return tuple(self.layers[at][position][0])
 
@@ -100,6 +102,8 @@ class Pairs(Rows):
         """A `HeatMap` of layers by places. For heads, a cell is the largest effect of the layer's heads."""
         mode = mode or (self[0]["mode"] if self else "any mode")
         rows = [row for row in self if row["component"] == component and row["mode"] == mode and form in (None, row["form"])]
+        # One form: cells of another are of other pairs.
+        rows = [row for row in rows if row["form"] == rows[0]["form"]]
         if not rows:
             there = sorted({(row["component"], row["mode"], row["form"]) for row in self})
             raise ValueError(f"no patches of {component}, {mode}, {form or 'any form'}; there are {there}")
@@ -207,6 +211,7 @@ class Model:
             Run(
                 tokens=row["tokens"],
                 text=row["text"],
+                shown=row["shown"],
                 trace=Trace(row["trace"]["problem"], row["trace"]["prompt"], row["trace"]["positions"]),
                 hooks=answer["hooks"],
                 activations=recorded and recorded.row(number),
@@ -273,10 +278,12 @@ class Model:
         if first != last:
             raise ValueError(f"the prompts have {first} and {last} tokens: a patch needs equal lengths")
         before, after = (float(metric(run["logits"][0])) for run in reversed(runs))
+        if not np.isfinite(after - before):
+            raise ValueError(f"the metric is {after} and {before} for the prompts: it must be a finite number")
         if before == after:
             raise ValueError(f"the metric is {before} for both prompts: there is no difference to restore")
         points = [name for name in runs[0] if name != "logits"]
-        positions = range(first) if positions is None else list(positions)
+        positions = range(first) if positions is None else several(positions)
         for position in positions:
             if not -first <= position < first:
                 raise IndexError(f"position {position} of a prompt of {first} tokens")
@@ -414,6 +421,8 @@ class Model:
 
     def _call(self, functions, call):
         """Calls a function change at one position. Returns the new value as a list."""
+        if call["function"] >= len(functions):
+            raise ValueError("`call:N` is written for functions: give hooks={HOOK: function}")
         hook, function = functions[call["function"]]
         place = Hook(call["hook"], call["row"], call["position"], call["step"])
         hook = f"{hook} ({place.name}, {place.step} at {place.position})"
@@ -462,7 +471,8 @@ class Model:
         # At the line of the user's call, above `_ask` and its caller.
         warn(self._new_stderr(), stacklevel=4)
         if "error" in answer:
-            error = re.sub(r"\bcall:(\d+)", lambda call: _name(functions[int(call[1])][1], "function"), answer["error"])
+            names = {f"call:{number}": _name(function, "function") for number, (_, function) in enumerate(functions)}
+            error = re.sub(r"\bcall:\d+", lambda call: names.get(call[0], call[0]), answer["error"])
             raise (_NeverFires if "never fire" in error else RuntimeError)(error)
         return answer["ok"]
 

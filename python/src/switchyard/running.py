@@ -59,6 +59,8 @@ class Run:
     tokens: List[int]
     #: `None` if the model has no tokenizer.
     text: Optional[str]
+    #: The text with its latent blocks: `⟨swi 4⟩[…]` for four latent steps, with p(`</swi>`) after each.
+    shown: str
     trace: Trace
     #: Per hook: how often it fired and the mean norm of its change.
     hooks: List[Dict[str, Any]]
@@ -90,6 +92,7 @@ def run(model, prompt, hooks=None, record=None, probe=None, **flags):
         return Run(
             tokens=result["tokens"],
             text=result["text"],
+            shown=result["shown"],
             trace=Trace(trace["problem"], trace["prompt"], trace["positions"]),
             hooks=result.get("hooks", []),
             activations=activations(recording) if record is not None else None,

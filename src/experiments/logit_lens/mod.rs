@@ -26,13 +26,12 @@ use super::{About, layers_named};
 use crate::latent::{Sequence, Switching, Trace};
 use crate::model::Step;
 use crate::model::hooks::Place;
-use crate::parallel;
 use crate::schema::{Lens, LensRow, Opening, stream_name};
 use crate::stats::grouped_kfold;
 use crate::study::block_values::blocks;
 use crate::study::{DoesNotApply, Study};
 use reading::{Grid, Key};
-use residuals::{PositionSample, walk};
+use residuals::{BATCH, PositionSample, walk};
 use translators::{Translators, train};
 
 pub const ABOUT: About = About::asking("what each layer would say next at each latent step: logit lens and tuned lens")
@@ -116,11 +115,12 @@ fn grid(study: &Study, config: &Config, layers: &[usize], traces: &[Trace]) -> R
     })?;
     let values = own_values(study, traces)?;
     let latent: Vec<Sequence> = sequences.into_iter().filter(|s| s.latents() > 0).collect();
-    let parts = parallel::cut(&latent, study.threads);
-    let grids = parallel::run(&parts, |part| {
+    // Batches of a fixed size: rounding depends on it.
+    let batches: Vec<&[Sequence]> = latent.chunks(BATCH).collect();
+    let grids = study.each("batches", &batches, |batch| {
         let mut grid = Grid::new(layers.to_vec());
         let wanted = |place: &Place| matches!(place.step, Step::Latent { .. });
-        walk(study, layers, part, &wanted, &mut |places, own, states| {
+        walk(study, layers, batch, &wanted, &mut |places, own, states| {
             let value = |p: &Place| match p.step {
                 Step::Latent { block, .. } => values.get(&(p.row, block)).copied(),
                 _ => None,

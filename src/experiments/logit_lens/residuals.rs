@@ -13,7 +13,7 @@ use crate::study::Study;
 use crate::study::circuits::patch::Node;
 
 /// Batch size.
-const BATCH: usize = 32;
+pub(super) const BATCH: usize = 32;
 
 /// Callback of a wave: its places, the input of the model's head there `[n, D]`, and the residual stream at each layer `[n, D]`.
 pub(crate) type ResidualWave<'a> = dyn FnMut(&[Place], Tensor<2>, &[Tensor<2>]) -> Result<()> + 'a;

@@ -145,6 +145,10 @@ impl Reward {
         );
         if let Some([lo, hi]) = self.lengths {
             ensure!(lo < hi, "grpo.reward.lengths must ascend, found [{lo}, {hi}]");
+            ensure!(
+                self.brevity != 0.0,
+                "grpo.reward.lengths belongs to the term `brevity`, whose weight is 0: set grpo.reward.brevity, or leave it out"
+            );
         }
         let Self { t_lo, t_hi, .. } = self;
         ensure!(t_lo < t_hi, "grpo.reward.t_lo must be below grpo.reward.t_hi, found {t_lo} and {t_hi}");

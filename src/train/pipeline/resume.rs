@@ -55,7 +55,9 @@ fn compare(key: &str, held: &toml::Value, ours: &toml::Value, out: &mut Vec<Stri
 /// Whether two paths are the same file: older versions stored paths of problems and models relative to the current folder.
 fn same_file(key: &str, held: &toml::Value, ours: &toml::Value) -> bool {
     let whole = |value: &toml::Value| std::path::absolute(value.as_str()?).ok();
-    ["data.path", "data.test_path", "pretrained"].contains(&key) && whole(held).is_some() && whole(held) == whole(ours)
+    ["data.path", "data.test_path", "data.grpo_path", "pretrained"].contains(&key)
+        && whole(held).is_some()
+        && whole(held) == whole(ours)
 }
 
 fn shown(value: Option<&toml::Value>) -> String {

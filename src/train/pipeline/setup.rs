@@ -68,7 +68,11 @@ fn keep_names(recipe: &mut Recipe, begun: &Path) {
     let held = read_text(begun).ok().and_then(|text| toml::from_str::<Recipe>(&text).ok());
     let (Some(held), ours) = (held.map(|recipe| recipe.shared), &mut recipe.shared) else { return };
     let same = |held: &Path, ours: &Path| std::path::absolute(held).is_ok_and(|whole| whole == ours);
-    for (ours, held) in [(&mut ours.data.path, held.data.path), (&mut ours.data.test_path, held.data.test_path)] {
+    for (ours, held) in [
+        (&mut ours.data.path, held.data.path),
+        (&mut ours.data.test_path, held.data.test_path),
+        (&mut ours.data.grpo_path, held.data.grpo_path),
+    ] {
         if let (Some(path), Some(held)) = (ours.as_mut(), held)
             && same(&held, path)
         {

@@ -161,13 +161,16 @@ fn describe_no_update(phase: &str, rows: &[FlatRow], settings: &Grpo) -> Option<
     ))
 }
 
-/// The note that a reward term had the same mean in all steps, so that it gave no gradient.
+/// The note that a reward term had the same mean in all steps. It gave a gradient only if rollouts of a group differed in it, which the means
+/// do not show.
 fn describe_constant_term(phase: &str, rows: &[FlatRow], key: &str, weight: f64) -> Option<String> {
     let means: Vec<f64> = rows.iter().filter_map(|row| row.get(&format!("reward_{key}"))?.as_f64()).collect();
     let (first, rest) = means.split_first()?;
     (!rest.is_empty() && rest.iter().all(|mean| mean == first)).then(|| {
         format!(
-            "{phase}: the reward term `{key}` (weight {weight}) was {first} in all {} steps: nothing was learnt from it",
+            "{phase}: the reward term `{key}` (weight {weight}) had the mean {} in all {} steps: unless rollouts of a group differed in it, \
+             nothing was learnt from it",
+            first + 0.0, // not -0
             means.len()
         )
     })

@@ -35,7 +35,7 @@ pub fn spread(name: &str, shape: &[usize], layers: usize) -> Option<f64> {
 pub fn write_random(config: &ModelConfig, out: &Path, seed: u64) -> Result<()> {
     let shapes = expected_parameters(config);
     let get = |name: &str, shape: &[usize]| uniform(name, shape, config, seed);
-    if out.extension().is_none_or(|extension| extension != "gguf") {
+    if out.extension().is_none_or(|extension| !extension.eq_ignore_ascii_case("gguf")) {
         let tensors = shapes.iter().map(|(name, shape)| Ok((name.clone(), get(name, shape)?)));
         let options = SaveOptions { dtype: Dtype::BF16, ..SaveOptions::default() };
         return save_hf_folder(out, config, tensors, &options);

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 
 use super::{GgufFile, ModelFiles};
-use crate::guard::{MOST_TEXT, read_bytes, read_text};
+use crate::config::keys::Keys;
+use crate::guard::{MOST_TEXT, read_bytes};
 pub use crate::tokenizer::Templates;
-use crate::tokenizer::{KEPT, TextSide, has_tokenizer, read, templates_in};
+use crate::tokenizer::{KEPT, TextSide, has_tokenizer, read, read_object, templates_in};
 
 #[derive(Clone)]
 pub(super) enum Source {
@@ -58,7 +59,7 @@ impl Source {
     fn generation_config(&self) -> Result<Option<Value>> {
         match self {
             Source::Gguf(_) => Ok(None),
-            Source::Folder(dir) => read_json(&dir.join("generation_config.json")),
+            Source::Folder(dir) => Ok(read_object(&dir.join("generation_config.json"))?.map(Value::Object)),
         }
     }
 
@@ -137,13 +138,15 @@ impl ModelFiles {
     }
 
     /// Ids that end a generation: those of `generation_config.json`, as in `transformers`, else those of `config.json`.
+    ///
+    /// # Errors
+    /// A value in `generation_config.json` that is not an id.
     pub fn stop_ids(&self) -> Result<Vec<u32>> {
         let generation = self.generation_config()?.unwrap_or_default();
-        let found = &generation["eos_token_id"];
-        let one = std::slice::from_ref(found);
-        let list = found.as_array().map_or(one, Vec::as_slice).iter();
+        let origin = format!("{}: generation_config.json", self.path.display());
+        let keys = generation.as_object().map(|map| Keys { origin: &origin, path: "", map });
         let mut ids: Vec<u32> = vec![];
-        for id in list.filter_map(Value::as_u64).filter_map(|id| u32::try_from(id).ok()) {
+        for id in keys.map(|keys| keys.token_ids("eos_token_id")).transpose()?.unwrap_or_default() {
             if !ids.contains(&id) {
                 ids.push(id);
             }
@@ -242,12 +245,4 @@ fn with_added_tokens(bytes: &[u8], tokenizer: &Tokenizer) -> Result<Vec<u8>> {
         }
     }
     Ok(format!("{config:#}\n").into_bytes())
-}
-
-fn read_json(path: &Path) -> Result<Option<Value>> {
-    if !path.is_file() {
-        return Ok(None);
-    }
-    let text = read_text(path).with_context(|| format!("{}: cannot read", path.display()))?;
-    serde_json::from_str(&text).map(Some).map_err(|e| anyhow!("{}: not valid JSON: {e}", path.display()))
 }

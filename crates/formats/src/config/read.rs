@@ -82,13 +82,14 @@ pub(super) fn first(ids: Vec<u32>) -> Option<u32> {
 fn family(keys: &Keys) -> Result<Family> {
     let found = keys.string("model_type")?.ok_or_else(|| keys.missing("model_type"))?;
     let family = Family::parse(found).map_err(|known| keys.refuse("model_type", &known, &Value::from(found)))?;
-    if let Some(Value::Array(list)) = keys.get("architectures") {
+    if let Some(found) = keys.get("architectures") {
         let [wanted, base] = family.classes.map(Value::from);
+        let list = found.as_array().ok_or_else(|| keys.refuse("architectures", "a list of classes", found))?;
         ensure!(
             list.is_empty() || list.contains(&wanted) || list.contains(&base),
             "{}: `architectures` must contain {wanted}, found {}",
             keys.origin,
-            brief(&Value::Array(list.clone()))
+            brief(found)
         );
     }
     Ok(family)

@@ -144,11 +144,13 @@ pub fn ensure_inside(path: &Path) -> Result<()> {
 /// # Errors
 /// A folder that is not empty, unless `overwrite`; a disk that cannot be written; errors of `fill`.
 pub fn replace_folder(dir: &Path, overwrite: bool, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    // A slash at the end hides a link.
+    let dir: PathBuf = dir.components().collect();
     // The user may name a link to a folder: a rename would put a folder in its place.
-    let real = if is_link(dir) {
-        fs::canonicalize(dir).with_context(|| format!("{}: a link that leads nowhere", dir.display()))?
+    let real = if is_link(&dir) {
+        fs::canonicalize(&dir).with_context(|| format!("{}: a link that leads nowhere", dir.display()))?
     } else {
-        dir.to_path_buf()
+        dir
     };
     let dir = real.as_path();
     ensure!(!dir.exists() || dir.is_dir(), "{}: exists and is not a folder", dir.display());
@@ -420,5 +422,11 @@ mod tests {
             assert_eq!(fs::read_to_string(dir.join(mine)).expect("read"), "mine");
         }
         assert!(left("busy").exists() && !left("dead").exists());
+        // A link stays, also with a slash at its end.
+        symlink("checkpoint", home.path().join("latest")).expect("linked");
+        let latest = home.path().join("latest/");
+        replace_folder(&latest, true, |new| write(new, "model.safetensors", "newer")).expect("replaced");
+        assert!(is_link(&home.path().join("latest")));
+        assert_eq!(fs::read_to_string(dir.join("model.safetensors")).expect("read"), "newer");
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Map, Value};
 use tokenizers::{AddedToken, Model, Tokenizer};
 
@@ -164,6 +164,14 @@ fn listed(
 fn parse_listed(value: &Value, file: &Path) -> Result<AddedToken> {
     let token = value["content"].as_str();
     let token = token.with_context(|| format!("{}: an added token without \"content\"", file.display()))?;
+    for key in ["single_word", "lstrip", "rstrip", "normalized", "special"] {
+        let found = &value[key];
+        ensure!(
+            found.is_null() || found.is_boolean(),
+            "{}: {token:?}: `{key}` must be true or false, found {found}",
+            file.display()
+        );
+    }
     Ok(with_rules(token, value["special"].as_bool().unwrap_or(false), value))
 }
 

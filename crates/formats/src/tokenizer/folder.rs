@@ -23,6 +23,9 @@ pub const KEPT: [&str; 3] = ["special_tokens_map.json", "chat_template.json", PI
 const OTHERS: [&str; 7] =
     ["tekken.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tiktoken.model", "vocab.txt", "vocab.bpe"];
 
+/// Flags of tokenizer_config.json that change the tokens of a text.
+const FLAGS: [&str; 5] = ["add_bos_token", "add_eos_token", "add_prefix_space", "legacy", "split_special_tokens"];
+
 /// Whether a folder has a tokenizer in a supported format.
 pub fn has_tokenizer(folder: &Path) -> bool {
     let has = |name: &str| folder.join(name).is_file();
@@ -61,6 +64,14 @@ pub fn read(folder: &Path, rows: Option<usize>) -> Result<Option<TextSide>> {
         return other.or_else(|| tiktoken_in(folder)).map_or(Ok(None), |file| bail!("{}: {advice}", file.display()));
     }
     let config = read_object(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
+    for (key, found) in config.iter().filter(|(key, _)| FLAGS.contains(&key.as_str())) {
+        let place = folder.join("tokenizer_config.json");
+        ensure!(
+            found.is_null() || found.is_boolean(),
+            "{}: `{key}` must be true or false, found {found}",
+            place.display()
+        );
+    }
     let model = read_object(&folder.join("config.json"))?.unwrap_or_default();
     let TokenizerFiles { file, source, class, named, pieces } = TokenizerFiles::find(folder, &config, &model)?;
     let has_file = source.ends_with(FILE);

@@ -179,7 +179,12 @@ const STACKED: [(&str, &str); 3] =
 fn stacked(family: Family, name: &str) -> Option<(usize, &'static str)> {
     let (layer, part) = name.strip_prefix("blk.")?.strip_suffix(".weight")?.split_once('.')?;
     let (_, module) = STACKED.iter().find(|(gguf, _)| family.has_experts && *gguf == part)?;
-    Some((layer.parse().ok()?, module))
+    Some((layer_number(layer)?, module))
+}
+
+/// The number of a layer as llama.cpp writes it: `01` and `+1` would be second names of layer 1.
+fn layer_number(text: &str) -> Option<usize> {
+    text.parse::<usize>().ok().filter(|number| number.to_string() == text)
 }
 
 /// Each expert's matrix; they are contiguous.
@@ -205,7 +210,7 @@ fn hf_name(family: Family, name: &str) -> Option<String> {
         return Some((*hf).to_owned());
     }
     let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
-    let layer: usize = layer.parse().ok()?;
+    let layer = layer_number(layer)?;
     let (part, kind) = part.split_once('.')?;
     let has_bias = family.other_biases || family.qkv_bias && BIASED.contains(&part);
     let has = kind == "weight" || kind == "bias" && has_bias;

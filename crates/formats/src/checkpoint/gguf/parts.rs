@@ -85,14 +85,15 @@ fn read(path: &Path) -> Result<(Mmap, Contents)> {
 
 /// The file name of another part of the same model.
 fn sibling(path: &Path, own: usize, other: usize, count: usize) -> Option<PathBuf> {
-    let name = path.file_name()?.to_str()?;
-    let stem = name.strip_suffix(&format!("-{:05}-of-{count:05}.gguf", own + 1))?;
-    Some(path.with_file_name(format!("{stem}-{:05}-of-{count:05}.gguf", other + 1)))
+    let (name, ending) = path.file_name()?.to_str()?.rsplit_once('.')?;
+    let stem = name.strip_suffix(&format!("-{:05}-of-{count:05}", own + 1))?;
+    Some(path.with_file_name(format!("{stem}-{:05}-of-{count:05}.{ending}", other + 1)))
 }
 
 /// Whether a file's name marks it as a later part.
 pub(in crate::checkpoint) fn is_later_part(name: &str) -> bool {
-    let numbers = name.strip_suffix(".gguf").and_then(|stem| stem.rsplit_once("-of-"));
+    let stem = name.rsplit_once('.').filter(|(_, ending)| ending.eq_ignore_ascii_case("gguf")).map(|(stem, _)| stem);
+    let numbers = stem.and_then(|stem| stem.rsplit_once("-of-"));
     let own = numbers.filter(|(_, count)| count.len() == 5).and_then(|(stem, _)| stem.rsplit_once('-'));
     own.and_then(|(_, own)| own.parse::<usize>().ok()).is_some_and(|own| own > 1)
 }

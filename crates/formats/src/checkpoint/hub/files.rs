@@ -92,7 +92,9 @@ impl<'a> HubFiles<'a> {
     fn download(&self, name: &str) -> Result<PathBuf> {
         let path = format!("/{}/resolve/{}/{}", percent_encode(&self.id, "/"), self.commit, percent_encode(name, ""));
         let announced = self.parse_headers(&self.client.get(&path, Some("bytes=0-0"))?)?;
-        let most = if name.ends_with(".safetensors") || name.ends_with(".gguf") { MOST_WEIGHTS } else { MOST_TEXT };
+        let lower = name.to_ascii_lowercase();
+        let is_weights = lower.ends_with(".safetensors") || lower.ends_with(".gguf");
+        let most = if is_weights { MOST_WEIGHTS } else { MOST_TEXT };
         let size = announced.size.unwrap_or(0);
         ensure!(size <= most, "announced with {size} bytes; such a file may have at most {most}");
         let blob = self.cache.blob(&announced.tag);

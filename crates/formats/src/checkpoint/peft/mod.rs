@@ -17,7 +17,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rayon::prelude::*;
-use serde_json::Value;
 
 use super::fingerprint::Fingerprint;
 use super::folder::{has_weights, open_file};
@@ -25,7 +24,7 @@ use super::layout::gpt2_module;
 use super::params::{EMBED, HEAD};
 use super::{HostTensor, ModelFiles, Weights, expected_parameters, fingerprint, place};
 use crate::config::ModelConfig;
-use crate::guard::read_text;
+use crate::tokenizer::read_object;
 
 pub use config::{AdapterConfig, Targets};
 pub use difference::{Difference, difference};
@@ -115,8 +114,7 @@ impl Adapter {
                 left_out.len()
             ));
         }
-        let config_json = dir.join("config.json");
-        let vocab_size = config_json.is_file().then(|| vocab_size(&config_json)).transpose()?.flatten();
+        let vocab_size = vocab_size(&dir.join("config.json"))?;
         let fingerprint = Fingerprint::read_stored(dir)?;
         let adapter =
             Self { config, path, notes, file, factors, replaced, token_rows, head_rows, vocab_size, fingerprint };
@@ -293,11 +291,11 @@ impl Adapter {
     }
 }
 
+/// `vocab_size` of a `config.json`, if there is one.
 fn vocab_size(config: &Path) -> Result<Option<usize>> {
-    let origin = config.display();
-    let text = read_text(config).with_context(|| format!("{origin}: cannot read"))?;
-    let value: Value = serde_json::from_str(&text).with_context(|| format!("{origin}: not valid JSON"))?;
-    Ok(value["vocab_size"].as_u64().map(|rows| rows as usize))
+    let map = read_object(config)?.unwrap_or_default();
+    let origin = config.display().to_string();
+    crate::config::keys::Keys { origin: &origin, path: "", map: &map }.usize("vocab_size")
 }
 
 impl Factors {
