@@ -18,7 +18,7 @@ use crate::machine::{Compute, Machine};
 use crate::model::checkpoint::peft::{Adapter, Apply};
 use crate::model::checkpoint::rows::{drawn, jittered};
 use crate::model::checkpoint::{ModelFiles, locate_adapter};
-use crate::model::{Decoder, ModelConfig};
+use crate::model::{Decoder, ModelConfig, heads};
 use crate::progress::say;
 use crate::text::Vocabulary;
 use crate::text::vocabulary::SWI;
@@ -128,6 +128,12 @@ impl Checkpoint {
         &self.files.config
     }
 
+    /// The folder with the heads: the adapter's, if it has some.
+    pub fn heads_folder(&self) -> &Path {
+        let own = self.adapter.as_deref().filter(|folder| folder.join(heads::FILE).is_file());
+        own.unwrap_or(&self.files.path)
+    }
+
     /// Ids of the switch tokens, if the vocabulary has them.
     pub fn switch(&self) -> Option<SwitchIds> {
         self.vocabulary.as_ref()?.switch().ok()
@@ -187,6 +193,9 @@ impl Checkpoint {
     fn loaded(self, mut model: Decoder) -> Result<Loaded> {
         if let Some(adapter) = &self.attached {
             model = model.with_adapter(adapter)?;
+        }
+        if let Some(folder) = &self.adapter {
+            model = model.with_heads_of(folder)?;
         }
         if !self.allows_non_finite {
             model.ensure_finite().with_context(|| self.files.path.display().to_string())?;

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
+use serde_json::{Value, json};
 use switchyard::schema::{AccuracyRow, ExitGroup, ExitRow, InterventionRow, KnownValueRow, ProbeRow, Steps};
+use switchyard::store::RowWriter;
 use switchyard_programs::report::compare;
 use switchyard_programs::report::folder::Folder;
 use switchyard_programs::report::tables::{Cell, Table};
@@ -65,6 +67,40 @@ fn each_cell_equals_its_row() {
         let best = folder.rows::<ProbeRow>(checkpoint).iter().filter(own).map(|row| row.score().value);
         assert_eq!(peak.value, best.fold(0.0, f64::max));
     }
+}
+
+/// The largest effect of a single step is not significant, a smaller one is; rows of other settings are not compared.
+#[test]
+fn a_single_step_is_named_only_with_evidence() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let about = |value: f64, half: f64| json!({"value": value, "low": value - half, "high": value + half, "n": 100});
+    let save = |name: &str, rows: &[Value]| {
+        let mut writer = RowWriter::create(temp.path(), name).expect("a file");
+        for row in rows {
+            let mut whole =
+                json!({"checkpoint": "x/sft", "dataset": "x", "n": 100, "seed": 0, "draws": 1, "firings": 9});
+            whole.as_object_mut().expect("an object").extend(row.as_object().expect("an object").clone());
+            writer.push(&whole).expect("a row");
+        }
+        writer.finish().expect("rows");
+    };
+    let resampled = |steps: &str, later: &str, change: f64, half: f64, p: f64| {
+        json!({"mode": "resample", "dose": null, "steps": steps, "later": later, "at": "both", "blocks": "own",
+            "accuracy": about(0.5, 0.1), "accuracy_change": about(change, half), "answer_changed": about(0.3, 0.1),
+            "lost": 0, "gained": 0, "p_value": p, "p_holm": p, "mean_change": 1.0})
+    };
+    let both = |later: &str| [resampled("1", later, -0.3, 0.4, 0.2), resampled("2", later, -0.25, 0.1, 1e-6)];
+    save("latent_intervention-sft", &[both("recompute"), both("frozen")].concat());
+    let exchanged = |steps: &str, above: f64, half: f64| {
+        json!({"steps": steps, "later": "recompute", "at": "both", "hit_rate": about(0.4, 0.1), "chance": about(0.1, 0.1),
+            "above_chance": about(above, half), "kept": about(0.1, 0.1)})
+    };
+    save("known_value-sft", &[exchanged("1", 0.3, 0.35), exchanged("2", 0.25, 0.1)]);
+    let folder = Folder::open(temp.path()).expect("rows");
+    let table = compare::table(std::slice::from_ref(&folder)).expect("a table");
+    let organism = format!("{}/sft", folder.name);
+    assert_eq!(cell(&table, &organism, "decisive step"), &Cell::Text("2 of 2".into()));
+    assert_eq!(cell(&table, &organism, "one latent carries"), &Cell::Text("value, 2 of 2".into()));
 }
 
 #[test]

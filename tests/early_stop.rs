@@ -78,3 +78,9 @@ fn rows_do_not_depend_on_threads_and_count_existing_latents() {
     let wrong = rows(&on_threads(1), &Config { k: vec![6] }).expect_err("refused").to_string();
     assert!(wrong.contains("no block has 6 latents; the longest has 5"), "{wrong}");
 }
+
+#[test]
+fn a_single_problem_with_a_block_is_counted() {
+    let error = rows(&micro("sft", 1), &Config::default()).expect_err("one problem").to_string();
+    assert!(error.contains("1 of 1 problems have a block, two are needed"), "{error}");
+}

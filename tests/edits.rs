@@ -219,6 +219,13 @@ fn an_added_vector_is_in_the_recording() {
         let expected = |i: usize| if position == 4 { old[i] + values[i] } else { old[i] };
         assert!(new.iter().enumerate().all(|(i, x)| *x == expected(i)), "position {position}");
     }
+    // A recording of a position that counts from the end.
+    let (last, swapped) = (dir.path().join("last"), dir.path().join("swapped"));
+    let from_end = format!("{hook}@pos[-1]");
+    done(&["activations", MICRO, "--prompt", PROMPT, "--hooks", &from_end, "--out", text(&last)]);
+    let edit = format!("{hook}@pos[4]=swap:{}", text(&last));
+    done(&[&base[..], &[text(&swapped), "--hook", &edit]].concat());
+    assert_eq!(load(&swapped).0[hook].1[4 * d..5 * d], load(&last).0[&from_end].1);
     // The vector at a hook point of another size, and a file with many rows.
     let rows = dir.path().join("rows.jsonl");
     std::fs::write(&rows, "{\"ids\": [1, 2]}\n{\"ids\": [1, 3]}\n").expect("writes");
@@ -232,6 +239,16 @@ fn an_added_vector_is_in_the_recording() {
     refuse(&format!("blocks.0.hook_resid_mid=swap:{}", text(&normal)), &["did you mean `blocks.1.hook_resid_mid`?"]);
     refuse(&format!("{hook}=swap:/no/such/file"), &["/no/such/file"]);
     refuse(&format!("{hook}=swap:{}", text(&rows)), &["rows.jsonl", "not a safetensors file"]);
+}
+
+/// Without a gate, the up projection's output is our `hook_pre`.
+#[test]
+fn another_name_of_a_point_is_recorded_at_the_last_position() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let out = dir.path().join("last");
+    let hook = "blocks.0.mlp.in.hook_out@pos[-1]";
+    done(&["activations", "fixtures/tiny/gpt2_tied", "--ids", "1,2,3", "--hooks", hook, "--out", text(&out)]);
+    assert_eq!(load(&out).0.into_keys().collect::<Vec<_>>(), ["blocks.0.mlp.hook_pre@pos[-1]"]);
 }
 
 #[test]

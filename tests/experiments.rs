@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::programs::{copy, done, program, refused};
 use switchyard::experiments::latent_intervention::{Config, rows};
-use switchyard::experiments::teacher_forced;
+use switchyard::experiments::{film, teacher_forced};
 use switchyard::schema::{Event, InterventionRow, Steps};
 use switchyard::store::{read, read_flat};
 use switchyard::study::Study;
@@ -123,6 +123,21 @@ fn swi_is_at_the_annotated_positions() {
 #[test]
 fn there_is_no_step_0() {
     refused(program("intervene").args(["--steps", "0"]), &["`0`", "count from 1"]);
+}
+
+#[test]
+fn no_steps_and_no_draws_are_refused_by_name() {
+    let none = film::Config { steps: 0, ..film::Config::default() };
+    let error = film::rows(&study("sft", Some(2), 0), &none).expect_err("no steps").to_string();
+    assert_eq!(error, "film.steps must be at least 1, found 0");
+    let out = tempfile::tempdir().expect("a folder");
+    for setting in ["card.steps=0", "card.draws=0"] {
+        let mut command = program("probe");
+        command.args(["fixtures/micro", "--phase", "sft", "--problems", "2", "--only", "card", "--set", setting]);
+        let output = command.arg("--out").arg(out.path().join(setting)).output().expect("probe");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains("card.steps and card.draws must be at least 1"), "{error}");
+    }
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 use switchyard::method::Recipe;
 use switchyard::schema::{
-    AccuracyRow, ExitRow, InterventionRow, LensRow, OutcomeRow, PatchRow, PhaseChangeRow, PositionRow, ProbeRow,
-    ResponseRow, RowFile, TeacherForcedRow, WindowRow,
+    AccuracyRow, ExitRow, FateRow, InterventionRow, LensRow, OutcomeRow, PatchRow, PhaseChangeRow, PositionRow,
+    ProbeRow, ResponseRow, RowFile, TeacherForcedRow, WindowRow,
 };
 use switchyard::stats::Flips;
 use switchyard::store::RowWriter;
@@ -283,6 +283,8 @@ fn everything_is_drawn_from_rows_of_the_contract() {
     {
         assert!(html.contains(part), "no {part}");
     }
+    // The steps have no accuracy.
+    assert!(html.contains("Not tested for hacking") && !html.contains("No hacking is seen"));
 }
 
 /// A folder with interventions on `n` problems, of which *skip* loses and gains some.
@@ -383,9 +385,85 @@ fn verdicts_of_the_committed_rows_are_corrected_for_their_number() {
     let tested_there = verdicts::test(&paper, &smollm2, |_| None);
     let rank = tested_there.iter().find(|t| t.claim.id == "swi-contrast-rank").unwrap();
     assert!(rank.tests.iter().any(|test| test.contains("testable: the vocabulary")) && rank.p.is_some(), "{rank:?}");
+    // A folder without rows of the checkpoint after SFT has the vocabulary of its other checkpoints.
+    let of_other = verdict(&Path::new(".").join("reports/micro-bptt"), "swi-contrast-rank");
+    assert!(of_other.0 == Verdict::NotTestable && of_other.2.contains("the words of its task alone"), "{of_other:?}");
     // MATH-500 and GSM8K correspond to one of our columns.
     let tests = |id: &str| tested.iter().filter(|t| t.claim.id == id).map(|t| t.tests.len()).collect::<Vec<_>>();
     assert!(tests("rl-trainable").iter().all(|n| *n <= 2), "{:?}", tests("rl-trainable"));
+}
+
+/// The rows of a run folder are in `reports`, with a manifest of their own.
+#[test]
+fn the_manifest_of_a_runs_rows_is_read() {
+    let run = tempfile::tempdir().unwrap();
+    let rows = run.path().join("reports");
+    std::fs::create_dir(&rows).unwrap();
+    for name in ["manifest.json", "teacher_forced-sft.parquet", "teacher_forced-grpo.parquet"] {
+        std::fs::copy(Path::new("reports/micro").join(name), rows.join(name)).unwrap();
+    }
+    std::fs::write(run.path().join("manifest.json"), "{\"threads\": 2}").unwrap();
+    let (of_run, _, test) = verdict(run.path(), "swi-contrast-rank");
+    assert!(of_run == Verdict::NotTestable && test.contains("the words of its task alone"), "{test}");
+    assert_eq!(Folder::open(run.path()).unwrap().manifest.unwrap()["threads"], 2);
+}
+
+#[test]
+fn schedules_are_compared_with_one_seed_and_their_steps_are_shown() {
+    let reports = tempfile::tempdir().unwrap();
+    let phase = |seed: u64, steps: u64| {
+        json!({"phase": "sft", "source": "hidden_state", "seed": seed, "accuracy": about(0.5), "switch_rate": about(0.5),
+            "truncated": about(0.0), "train_steps": steps})
+    };
+    write(reports.path(), "summary", &[phase(0, 60)]);
+    write(reports.path(), "summary-sequential", &[phase(0, 50)]);
+    write(reports.path(), "summary-one-shot", &[phase(7, 60)]);
+    let table = own(reports.path(), "tab:schedule").expect("two schedules");
+    assert_eq!(table.rows().len(), 2);
+    assert!(table.note.contains("of the same seed; optimiser steps: 60, 50;"), "{}", table.note);
+}
+
+/// One seed has no interval over seeds.
+#[test]
+fn the_first_seed_of_a_study_has_a_report() {
+    let reports = tempfile::tempdir().unwrap();
+    let mut writer = RowWriter::create(reports.path(), FateRow::NAME).unwrap();
+    for replay in FateRow::MODES {
+        for (budget, step) in
+            FateRow::BUDGETS.into_iter().flat_map(|budget| [0, FateRow::STEPS].map(|step| (budget, step)))
+        {
+            let row = json!({"replay": replay, "budget": budget, "from_step": FateRow::FROM_STEP, "seed": 0, "of": FateRow::STEPS,
+                "step": step, "equal": step > 0, "n": 500, "accuracy": 0.5, "switch_rate": 0.5, "with_block": null,
+                "without_block": 0.5, "kl": 0.1});
+            writer.push(&row).unwrap();
+        }
+    }
+    writer.finish().unwrap();
+    let table = own(reports.path(), "tab:rl-fate-tests").expect("hypotheses");
+    assert!(
+        table.rows().iter().all(|row| row[4..] == [const { Cell::Text(String::new()) }; 3]),
+        "{}",
+        table.markdown()
+    );
+}
+
+#[test]
+fn a_note_counts_what_the_rows_count() {
+    let rows = tempfile::tempdir().unwrap();
+    let row = json!({"n": 24, "form": "latents", "gradient": "clean", "mode": "noise", "cells": 9, "rank_correlation": about(0.4),
+        "mean_miss": 0.1, "worst_miss": 0.2, "worst_cell": "L0H0 at source", "worst_predicted": 0.1, "worst_exact": 0.3});
+    write(rows.path(), "attribution_agreement-sft", &[row]);
+    write(rows.path(), "brand_new-sft", &[json!({"thing": "a", "score": about(0.4)})]);
+    let note = |label: &str| own(rows.path(), label).expect("a table").note;
+    assert!(note("tab:attribution-agreement").contains("; 24 pairs;"), "{}", note("tab:attribution-agreement"));
+    assert!(note("tab:brand-new").contains("; 50 problems;"), "{}", note("tab:brand-new"));
+}
+
+#[test]
+fn steps_alone_have_their_own_table_of_known_values() {
+    let table = own(Path::new("reports/smollm2-chains"), "tab:known-value-steps").expect("five steps");
+    let there = std::fs::read_to_string("reports/smollm2-chains/tables/tab-known-value-steps.md").unwrap();
+    assert_eq!(table.markdown(), there);
 }
 
 #[test]
@@ -458,6 +536,12 @@ fn claims_about_rl_compare_with_its_start() {
         table.contains("| After SFT (curriculum) | 66.7 | 20.0") && table.contains("ours: finished Switch-SFT"),
         "{table}"
     );
+    // Other problems under the same numbers are not pairs.
+    let mut others: Vec<Value> = (0..50).map(|i| outcome(i, 35)).collect();
+    others.iter_mut().for_each(|row| row["id"] = "y".into());
+    save::<OutcomeRow>(reports.path(), "grpo", &others);
+    let (_, _, test) = verdict(reports.path(), "rl-trainable");
+    assert!(!test.contains("gained") && test.contains("from the two intervals"), "{test}");
 }
 
 #[test]

@@ -265,6 +265,10 @@ fn a_phase_without_learning_is_not_a_result() {
     let idle = home
         .train("idle", &["--from", "trunk", "--phase", "annotate", "--set", "boundary.steps=0", "--only", "boundary"]);
     assert!(text_of(&idle).contains("warning: boundary learnt nothing"), "{}", text_of(&idle));
+    // Reused and measured again, it learnt no more.
+    let set = ["--set", "boundary.steps=0", "--set", "evaluation.max_new_tokens=1"];
+    let again = home.train("again", &[&["--from", "idle", "--only", "boundary"][..], &set].concat());
+    assert!(text_of(&again).contains("warning: boundary learnt nothing"), "{}", text_of(&again));
 }
 
 /// Runs in this process, stopped after every step and resumed, to the end.

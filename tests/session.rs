@@ -34,10 +34,11 @@ fn a_bad_line_gets_its_error() {
     std::fs::write(&file, "{\"question\": \"<bos> a = 5 ; ? a :\", \"answer\": \"5\"}\n").expect("written");
     let many = format!(r#"{{"do": "intervene", "file": "{}", "draws": 99999999999}}"#, file.display());
     let called = two("blocks.1.hook_resid_post@pos[-1]=call:0");
-    let lines: [(&[u8], &str); 6] = [
+    let lines: [(&[u8], &str); 7] = [
         (br#"{"do": "about", "x": 1}"#, "unknown field `x`"),
         (many.as_bytes(), "settings.latent_intervention.draws must be at most"),
         (br#"{"do": "generate", "prompts": [[1, -2]]}"#, "a prompt must be a text or a list of token ids"),
+        (br#"{"do": "compare", "before": [0.5, 1], "after": [1]}"#, "differ in length: 2 before, 1 after"),
         (b"\xff\xfe", "not a request"),
         (b"{\"do\": \"lens\", \"prompt\": \"\xff\"}", "not a request"),
         (

@@ -58,7 +58,8 @@ settings! {
 /// # Errors
 /// As [`rows`]; settings out of range.
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
-    let Config { samples, margin, .. } = *config;
+    let Config { steps, draws, samples, margin } = *config;
+    ensure!(steps > 0 && draws > 0, "card.steps and card.draws must be at least 1, found {steps} and {draws}");
     ensure!(samples > 1, "card.samples must be at least 2, found {samples}: one answer differs from none");
     ensure!(margin > 0.0 && margin <= 0.5, "card.margin must be above 0 and at most 0.5, found {margin}");
     let depths = serial_depth(study)?;

@@ -153,10 +153,9 @@ pub fn rows_by(study: &Study, config: &Config, derivation: &Derivation) -> Resul
     study.require(all.len() > 1, || format!("{} right answers have blocks in the place of known steps", all.len()))?;
     let recall = Recall::new(study, &all);
     let found = LatentStates::new(study, layer, &all, &recall)?;
-    let longest = all.iter().flat_map(ReadProblem::lengths).max().unwrap_or(0);
     let mut rows: Vec<DecodedTraceRow> = vec![];
     for reader in Reader::ALL {
-        for latent in 0..longest {
+        for latent in 0..shared_latents(all.iter().map(ReadProblem::lengths)) {
             let mine: Vec<usize> =
                 (0..all.len()).filter(|&i| all[i].lengths().iter().all(|length| *length > latent)).collect();
             let Some(read) = found.read(&config.probe, reader, &mine, latent)? else { continue };
@@ -166,6 +165,11 @@ pub fn rows_by(study: &Study, config: &Config, derivation: &Derivation) -> Resul
     }
     adjust(rows.iter_mut().filter_map(|row| row.p_holm.as_mut()))?;
     Ok(rows)
+}
+
+/// The most latents that every block of some problem has: a problem is read at latents that all of its blocks have.
+fn shared_latents(lengths: impl Iterator<Item = Vec<usize>>) -> usize {
+    lengths.filter_map(|blocks| blocks.into_iter().min()).max().unwrap_or(0)
 }
 
 /// The problems with right answers whose blocks replace known steps, and the number of those with other blocks.
@@ -457,6 +461,12 @@ mod tests {
         let values: Vec<&str> = words[..words.len() - 1].iter().map(String::as_str).collect();
         let follows = paths(0, &values);
         assert!(follows[..values.len()].iter().all(|f| *f) && !follows[values.len()], "{}", problem.question);
+    }
+
+    #[test]
+    fn no_latent_is_read_that_every_problem_lacks() {
+        assert_eq!(shared_latents([vec![9, 3], vec![4, 5]].into_iter()), 4, "each problem lacks a fifth one");
+        assert_eq!(shared_latents(std::iter::empty()), 0);
     }
 
     #[test]

@@ -104,8 +104,8 @@ struct StopResult {
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<EarlyStopRow>> {
     let (_, traces) = study.decoded()?;
     let full: Vec<Trace> = traces.iter().filter(|trace| trace.latent_calls() > 0).cloned().collect();
-    let none = || format!("no latent step in this data: none of {} problems has a block", traces.len());
-    study.require(full.len() > 1, none)?;
+    let few = || format!("{} of {} problems have a block, two are needed", full.len(), traces.len());
+    study.require(full.len() > 1, few)?;
     let longest = full.iter().map(longest).max().unwrap_or(0);
     let all = requests(&study.corpus)?;
     let asked: Vec<Request> = full.iter().map(|trace| all[trace.problem].clone()).collect();

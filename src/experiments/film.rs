@@ -41,6 +41,7 @@ settings! {
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<FilmRow>> {
     let place = config.frames.iter().position(|frame| frame.replace('/', "-") == study.short_name());
     ensure!(config.frames.is_empty() || place.is_some(), "film.frames: {} is not among them", study.short_name());
+    ensure!(config.steps > 0, "film.steps must be at least 1, found 0");
     let steps = study.longest_block().min(config.steps);
     study.require(steps > 0, || "its rule opens no latent block".to_owned())?;
     let known = is_known(study).then_some(KnownValueRow::MODE);

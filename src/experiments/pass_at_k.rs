@@ -107,10 +107,9 @@ pub(super) fn drawn(study: &Study, config: &Config) -> Result<Vec<Draws>> {
     let sampling = Sampling { temperature: config.temperature, seed: study.seed, ..Sampling::default() };
     sampling.check()?;
     let settings = DecodeSettings { sampling, ..study.settings() };
-    let asked = requests(&study.corpus)?;
-    let batches: Vec<&[Request]> = asked.chunks((study.batch_size() / config.samples).max(1)).collect();
-    let traces = study.each("batches sampled", &batches, |batch| {
-        decode(study.decoding(&settings), batch, config.samples, &mut Hooks::none())
+    let batches = batches(&requests(&study.corpus)?, config.samples, study.batch_size());
+    let traces = study.each("batches sampled", &batches, |(batch, samples)| {
+        decode(study.decoding(&settings), batch, *samples, &mut Hooks::none())
     })?;
     let all: Vec<Trace> = traces.concat();
     let of_problem = |traces: &[Trace]| {
@@ -119,6 +118,18 @@ pub(super) fn drawn(study: &Study, config: &Config) -> Result<Vec<Draws>> {
         Ok(Draws { right, answers, switched })
     };
     all.chunks(config.samples).map(of_problem).collect()
+}
+
+/// Batches of at most `most` rows, each with its number of samples per request: whole problems, or a part of one problem's samples.
+fn batches(asked: &[Request], samples: usize, most: usize) -> Vec<(Vec<Request>, usize)> {
+    let mut batches = vec![];
+    for some in asked.chunks((most / samples).max(1)) {
+        for from in (0..samples).step_by(most) {
+            let part = some.iter().map(|request| Request { rollout: request.rollout + from, ..request.clone() });
+            batches.push((part.collect(), most.min(samples - from)));
+        }
+    }
+    batches
 }
 
 /// Markdown, one row per k.
@@ -152,6 +163,20 @@ mod tests {
             for k in 1..=7 {
                 assert!((pass(7, c, k) - counted(&right, k)).abs() < 1e-12, "{c} of 7, k {k}");
             }
+        }
+    }
+
+    #[test]
+    fn no_batch_has_more_rows_than_asked() {
+        let asked = Request::all(vec![vec![0]; 5]);
+        for (samples, most) in [(1, 2), (2, 5), (4, 4), (16, 5), (7, 1)] {
+            let batches = batches(&asked, samples, most);
+            assert!(batches.iter().all(|(some, each)| some.len() * each <= most), "{samples} samples, {most} rows");
+            let drawn = batches.iter().flat_map(|(some, each)| {
+                some.iter().flat_map(move |request| (0..*each).map(move |i| (request.problem, request.rollout + i)))
+            });
+            let all = (0..asked.len()).flat_map(|problem| (0..samples).map(move |rollout| (problem, rollout)));
+            assert_eq!(drawn.collect::<Vec<_>>(), all.collect::<Vec<_>>(), "in the order of problems and samples");
         }
     }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
+use serde::Deserialize;
 
 use crate::guard::{MOST_FILE, read_bytes};
 use crate::model::checkpoint::Dtype;
@@ -22,6 +23,14 @@ pub struct Values {
     width: usize,
     /// Position and name of each part of `data`; empty: one part, for every place.
     places: Vec<(usize, String)>,
+}
+
+/// Positions of a tensor's second axis in the metadata: of all rows, or, if they count from the end, a list per row.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RecordedPositions {
+    OfAll(Vec<usize>),
+    OfRows(Vec<Vec<usize>>),
 }
 
 impl Values {
@@ -79,12 +88,16 @@ impl Values {
         let told = |key: &str| meta.and_then(|meta| meta.get(key)).map(String::as_str);
         let expected = || format!("{}: `{name}` has shape {:?}, expected {axes:?}", what(), view.shape());
         if let (Some(positions), Some(steps)) = (told("positions"), told("steps")) {
-            let positions: BTreeMap<String, Vec<usize>> = serde_json::from_str(positions)?;
+            let positions: BTreeMap<String, RecordedPositions> = serde_json::from_str(positions)?;
             let steps: Vec<Vec<String>> = serde_json::from_str(steps)?;
             let [row] = steps.as_slice() else {
                 bail!("{}: {} sequences; record one, so that each place has one value", what(), steps.len());
             };
             let positions = positions.get(name).with_context(|| format!("{}: `{name}` without positions", what()))?;
+            let positions = match positions {
+                RecordedPositions::OfAll(positions) => positions.clone(),
+                RecordedPositions::OfRows(rows) => rows.concat(),
+            };
             let shape = [&[1, positions.len()], axes].concat();
             ensure!(view.shape() == shape, "{} for each of {} positions", expected(), positions.len());
             let step = |position: &usize| row.get(*position).cloned().unwrap_or_default();

@@ -338,8 +338,8 @@ impl Decoder {
         })
     }
 
-    /// With the heads that are next to its weights, if any.
-    pub(super) fn with_heads_of(self, folder: &Path) -> Result<Self> {
+    /// With the heads of a folder, if it has some.
+    pub(crate) fn with_heads_of(self, folder: &Path) -> Result<Self> {
         let Some((file, sizes)) = heads_of(folder)? else { return Ok(self) };
         self.with_heads(sizes, |name| file.tensor(name))
             .with_context(|| format!("{}: reading the heads", folder.join(FILE).display()))

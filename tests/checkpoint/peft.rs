@@ -3,12 +3,16 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use burn::tensor::Device;
 use serde_json::{Value, json};
+use switchyard::loading::Checkpoint;
+use switchyard::model::Decoder;
 use switchyard::model::checkpoint::peft::{
     Adapter, AdapterConfig, AdapterWeights, Apply, Difference, Factors, Targets, difference, save_adapter,
 };
 use switchyard::model::checkpoint::{Dtype, EMBED, HEAD, HostTensor, ModelFiles, SaveOptions, save_hf_folder};
 use switchyard::model::config::ModelConfig;
+use switchyard::model::heads::{self, HeadSizes};
 
 use super::support::*;
 use crate::common::programs::{done, program, refused};
@@ -434,10 +438,33 @@ fn the_program_recovers_a_merged_adapter_of_peft() {
     let (printed, text) = done(&mut run("fixtures/tiny/qwen3_tied", "found"));
     assert!((printed + &text).contains("4 token rows"), "{text}");
     same_weights(&open(&root.path().join("found")), &merged);
+    // The same of the base with the adapter over it.
+    let mut over = program("probe");
+    over.args(["adapter", "fixtures/tiny/qwen3_tied", "--adapter", "fixtures/tiny/qwen3_tied_peft_tokens"]);
+    over.args(["--base", "fixtures/tiny/qwen3_tied", "--rank", "4", "--dtype", "f32", "--out"]);
+    done(over.arg(root.path().join("over")));
+    same_weights(&open(&root.path().join("over")), &merged);
     refused(&mut run("fixtures/tiny/qwen3_tied", "found"), &["already exists"]);
     refused(&mut run("fixtures/tiny/llama_gqa", "other"), &["shapes differ"]);
     fs::write(trained.join("heads.safetensors"), []).expect("writes");
     refused(&mut run("fixtures/tiny/qwen3_tied", "heads"), &["heads.safetensors"]);
+}
+
+/// The heads next to an adapter are those of the model under it.
+#[test]
+fn an_adapter_brings_its_heads() {
+    let root = tempfile::tempdir().expect("temp");
+    for file in ["adapter_config.json", "adapter_model.safetensors"] {
+        fs::copy(Path::new("fixtures/tiny/qwen3_tied_peft").join(file), root.path().join(file)).expect("copies");
+    }
+    let (below, device) = ("fixtures/tiny/qwen3_tied", Device::flex());
+    let sizes = HeadSizes { projection: Some(8), ..HeadSizes::default() };
+    let model = Decoder::load(&ModelFiles::open_folder(below).expect("opens"), &device).expect("loads");
+    let tensors = model.with_new_heads(sizes, 1).expect("new heads").export_heads().expect("values");
+    fs::write(root.path().join(heads::FILE), heads::packed(&tensors).expect("packs")).expect("writes");
+    let opened = Checkpoint::open(below, Some(root.path()), Apply::Merged).expect("opens");
+    assert_eq!(opened.heads_folder(), root.path());
+    assert_eq!(opened.load(&device).expect("loads").model.heads.sizes(), sizes);
 }
 
 /// A padded table that was cut in training is written whole; a trained bias is an error.

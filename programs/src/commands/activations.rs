@@ -120,7 +120,7 @@ impl CheckedCache<'_> {
     pub fn run(&self, loaded: &Loaded, name: &str) -> Result<Vec<ChangeReport>> {
         let Self { request: CacheRequest { logits, out, allow_non_finite, .. }, known, wanted } = self;
         let (mut recorded, fired) = known.run(|hooks| loaded.record(&known.rows, &wanted.specs, *logits, hooks))?;
-        let mut from_end = wanted.named(&mut recorded, loaded.layers())?;
+        let mut from_end = wanted.named(&mut recorded, loaded.model.config())?;
         if *logits == RecordedLogits::Last {
             from_end.insert("logits".into(), known.rows.iter().map(|row| row.ids.len() - 1).collect());
         }

@@ -2,11 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 
 use super::{ModelArgs, print};
-use switchyard::guard::{MOST_TEXT, read_bytes};
 use switchyard::latent::reasoning;
 use switchyard::model::checkpoint::peft::{Difference, difference, save_adapter};
 use switchyard::model::checkpoint::{Dtype, ModelFiles};
@@ -46,20 +45,19 @@ impl AdapterArgs {
     pub fn run(&self) -> Result<()> {
         ensure!((1..=1024).contains(&self.rank), "--rank must be from 1 to 1024, found {}", self.rank);
         ensure!(!self.out.exists(), "{}: already exists; name a new folder with --out", self.out.display());
-        let trained = ModelFiles::open(&self.model.named()?)?;
+        let opened = self.model.open()?;
+        let trained = &opened.files;
         let base = ModelFiles::open(&self.base)?;
-        let heads = trained.path.join(heads::FILE);
+        let heads = opened.heads_folder().join(heads::FILE);
         ensure!(!heads.is_file(), "{}: an adapter cannot contain a method's own heads", heads.display());
-        let Difference { mut adapter, lost } = difference(&base, &trained, self.rank)?;
+        let Difference { mut adapter, lost } = difference(&base, trained, self.rank)?;
         // As typed, so that it can be found again; an absolute path is of this machine only.
         let typed = Path::new(&self.base);
         let name = if typed.is_absolute() { typed.file_name() } else { Some(typed.as_os_str()) };
         adapter.config.base_model = name.map(|name| name.to_string_lossy().into_owned());
         let mut files = trained.text_files(None)?;
-        let how = trained.path.join(reasoning::FILE);
-        if how.is_file() {
-            let bytes = read_bytes(&how, MOST_TEXT).with_context(|| format!("{}: cannot read", how.display()))?;
-            files.push((reasoning::FILE.to_owned(), bytes));
+        if let Some(reasoning) = opened.reasoning.as_ref().filter(|_| !opened.is_released) {
+            files.push((reasoning::FILE.to_owned(), serde_json::to_vec_pretty(reasoning)?));
         }
         let dtype = match self.dtype {
             AdapterDtype::F32 => Dtype::F32,

@@ -35,7 +35,7 @@ impl InfoArgs {
             Reasoning { method: format!("{} (assumed, it has no {FILE})", of_all.method), ..of_all }
         };
         let reasoning = opened.reasoning.clone().unwrap_or_else(assumed);
-        let depth = SerialDepth::new(config, &reasoning.source, HeadSizes::read(&opened.files.path)?, positions)?;
+        let depth = SerialDepth::new(config, &reasoning.source, HeadSizes::read(opened.heads_folder())?, positions)?;
         let longest = reasoning.longest_block();
         let (mixes, blocks) = (reasoning.source.mixing().is_some(), longest > 0);
         let latents = match (mixes, blocks) {

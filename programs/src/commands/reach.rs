@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail};
 use super::tensors::FromEnd;
 use switchyard::latent::Sequence;
 use switchyard::model::hooks::{RecordedTensor, parse_specs};
-use switchyard::model::{HookPoint, HookSpec, PointKind, Select, Step};
+use switchyard::model::{HookPoint, HookSpec, ModelConfig, PointKind, Select, Step};
 
 /// Hooks to record, and how their places were written.
 pub(crate) struct HookRequest {
@@ -45,14 +45,14 @@ impl HookRequest {
     ///
     /// # Errors
     /// A spec that does not resolve.
-    pub fn named(&self, recorded: &mut Vec<RecordedTensor>, layers: usize) -> Result<FromEnd> {
+    pub fn named(&self, recorded: &mut Vec<RecordedTensor>, config: &ModelConfig) -> Result<FromEnd> {
         let mut from_end = FromEnd::new();
         if self.asked.iter().all(|(_, at)| at.is_none()) {
             return Ok(from_end);
         }
         let mut out: Vec<RecordedTensor> = vec![];
         for (spec, at) in &self.asked {
-            for point in (HookSpec { select: Select::All, ..spec.clone() }).resolve(layers)? {
+            for point in HookSpec::all(&spec.pattern).resolve_in(config)? {
                 let name = |select| HookSpec { pattern: point.to_string(), select }.to_string();
                 let found = |select| recorded.iter().find(|tensor| tensor.name == name(select));
                 let own = name(spec.select);

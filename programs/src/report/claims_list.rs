@@ -102,7 +102,7 @@ fn fold(of: &[TestedClaim<'_>]) -> String {
     }
     out.push('\n');
     for tested in of {
-        let on = if tested.on.is_empty() { String::new() } else { format!("{}: ", tested.on) };
+        let on = if tested.on.is_empty() { String::new() } else { format!("{}: ", safe(&tested.on)) };
         out += &format!("- {on}{}\n", tested.describe());
         let lines = tested.tests.iter().chain(&tested.calibrated);
         lines.for_each(|line| out += &format!("  - {}\n", safe(line)));

@@ -13,7 +13,7 @@ use switchyard::schema::{
     AccuracyRow, At, ExitGroup, ExitRow, Features, Holds, InterventionRow, KnownValueRow, Later, ProbeRow, RowFile,
     Steps, stream_name,
 };
-use switchyard::stats::{Estimate, LEVEL};
+use switchyard::stats::Estimate;
 
 /// Modes that replace all latent inputs.
 const MODES: [&str; 5] = ["zero", "random_norm", "resample", "mean", "embedding_argmax"];
@@ -172,10 +172,13 @@ impl ComparedCheckpoint<'_> {
             }
         }
         let steps = single.iter().map(|(step, _)| step + 1).max().unwrap_or(0);
-        let best = single.iter().max_by(|(_, a), (_, b)| a.above_chance.value.total_cmp(&b.above_chance.value));
+        let above = |row: &KnownValueRow| row.above_chance.low > 0.0;
+        let best = single.iter().max_by(|(_, a), (_, b)| {
+            above(a).cmp(&above(b)).then(a.above_chance.value.total_cmp(&b.above_chance.value))
+        });
         match best {
             None => (Cell::nothing(), Cell::nothing()),
-            Some((_, row)) if row.above_chance.low <= 0.0 => (Cell::Missing("none".into()), Cell::nothing()),
+            Some((_, row)) if !above(row) => (Cell::Missing("none".into()), Cell::nothing()),
             Some((step, row)) => {
                 let held = format!("{}, {} of {steps}", row.holds, Nth::new(*step));
                 (Cell::Text(held), Cell::measured(Some(row.above_chance)))
@@ -185,22 +188,25 @@ impl ComparedCheckpoint<'_> {
 
     /// The latent step at which resampling costs most accuracy, and the remaining accuracy.
     fn decisive_step(&self) -> (Cell, Cell) {
+        let plain = |row: &&InterventionRow| {
+            row.mode == "resample" && row.later == Later::Recompute && row.at == At::Both && row.dose.is_none()
+        };
         let mut single: Vec<(usize, &InterventionRow)> = vec![];
-        for row in self.interventions().filter(|row| row.mode == "resample") {
+        for row in self.interventions().filter(plain) {
             if let Steps::Only(step) = row.steps {
                 single.push((step, row));
             }
         }
-        let worst = single.iter().min_by(|(_, a), (_, b)| a.accuracy_change.value.total_cmp(&b.accuracy_change.value));
+        let steps = single.iter().map(|(step, _)| step + 1).max().unwrap_or(0);
+        let worst = single.iter().min_by(|(_, a), (_, b)| {
+            b.lowers().cmp(&a.lowers()).then(a.accuracy_change.value.total_cmp(&b.accuracy_change.value))
+        });
         match worst {
             None => (Cell::nothing(), Cell::nothing()),
-            Some((_, row)) if row.p_holm > 1.0 - LEVEL => {
-                (Cell::Missing("none".into()), Cell::measured(row.diagnostic_accuracy))
+            Some((_, row)) if !row.lowers() => (Cell::Missing("none".into()), Cell::measured(row.diagnostic_accuracy)),
+            Some((step, row)) => {
+                (Cell::Text(format!("{} of {steps}", Nth::new(*step))), Cell::measured(row.diagnostic_accuracy))
             }
-            Some((step, row)) => (
-                Cell::Text(format!("{} of {}", Nth::new(*step), single.len())),
-                Cell::measured(row.diagnostic_accuracy),
-            ),
         }
     }
 

@@ -233,16 +233,22 @@ fn around(row: &InterventionRow) -> String {
     format!("accuracy is {before:.3} before and {after:.3} after{chance}")
 }
 
-/// The change at a hook point with the largest effect on accuracy.
+/// The change at a hook point with the largest effect on accuracy, of those that are significant if there are any.
 fn hooks(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let rows = folder.rows_in::<InterventionRow>(InterventionRow::HOOKS, checkpoint);
     let size = |row: &InterventionRow| row.accuracy_change.value.abs();
     let mut changes: Vec<&InterventionRow> =
         rows.iter().filter(|row| row.mode != NORMAL && !NULLS.contains(&row.mode.as_str())).collect();
-    changes.sort_by(|a, b| size(b).total_cmp(&size(a)));
+    // A loss that the test shows comes before a larger change that it does not.
+    let decided = |row: &InterventionRow| row.lowers() || row.raises();
+    changes.sort_by(|a, b| decided(b).cmp(&decided(a)).then(size(b).total_cmp(&size(a))));
     let row = *changes.first()?;
     let name = |row: &InterventionRow| format!("{} at {}", dosed(&row.mode, row.dose), row.acts_at());
-    let of_all = if changes.len() > 1 { format!("; the largest of {} effects", changes.len()) } else { String::new() };
+    let of_all = match changes.len() {
+        1 => String::new(),
+        all if decided(row) => format!("; the largest significant one of {all} effects"),
+        all => format!("; the largest of {all} effects"),
+    };
     let of = format!("of the problems are answered right after {}; {}{of_all}", name(row), around(row));
     let normal = rows.iter().filter(|row| row.mode == NORMAL).map(|row| ("unchanged".to_owned(), row.accuracy));
     let strongest = changes.iter().take(5).map(|row| (name(row), row.accuracy));
@@ -588,6 +594,27 @@ mod tests {
                 assert!(matches!(wanted, Yes | Described) || title != *yes, "{name}: {title}");
             }
         }
+    }
+
+    #[test]
+    fn a_significant_loss_is_shown_before_a_larger_change_that_is_not() {
+        let temp = tempfile::tempdir().expect("a folder");
+        let about = |value: f64| json!({"value": value, "low": value - 0.05, "high": value + 0.05, "n": 200});
+        let row = |hook: &str, change: f64, p: f64| {
+            json!({"checkpoint": "toy/sft", "dataset": "toy", "n": 200, "seed": 0, "mode": "zero", "dose": null, "steps": "all",
+                "later": "recompute", "at": "both", "blocks": "own", "hook": hook, "draws": 1, "accuracy": about(0.5),
+                "accuracy_change": about(change), "answer_changed": about(0.5), "lost": 0, "gained": 0, "p_value": p, "p_holm": p,
+                "firings": 1, "mean_change": 1.0})
+        };
+        let name = format!("{}-sft", InterventionRow::HOOKS);
+        let mut writer = RowWriter::create(temp.path(), &name).expect("a file");
+        for row in [row("blocks.0.hook_resid_post", -0.1, 0.08), row("blocks.1.hook_resid_post", -0.09, 1e-5)] {
+            writer.push(&row).expect("a row");
+        }
+        writer.finish().expect("a file");
+        let found = hooks(&Folder::open(temp.path()).expect("rows"), "sft").expect("a finding");
+        assert_eq!(found.title, HOOKS.yes);
+        assert!(found.of.contains("blocks.1") && found.of.contains("the largest significant one of 2"), "{}", found.of);
     }
 
     /// The sentence for no answer asserts nothing.

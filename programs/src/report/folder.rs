@@ -34,6 +34,7 @@ pub struct Folder {
     /// Last part of its path.
     pub name: String,
     pub path: PathBuf,
+    /// Of the records; in a run folder, with the run's own keys.
     pub manifest: Option<Value>,
     /// The checkpoints for the paper's "after SFT" and "after Switch-GRPO".
     pub sft: String,
@@ -105,6 +106,12 @@ impl Folder {
                 let inner = folder.read_manifest(&entry);
                 let strangers = inner.as_ref().map(|m| mixture::find_excluded(&entry, m)).unwrap_or_default();
                 sorted(&entry)?.iter().for_each(|file| folder.add_file(file, &strangers));
+                folder.manifest = match (folder.manifest.take(), inner) {
+                    (Some(Value::Object(run)), Some(Value::Object(rows))) => {
+                        Some(Value::Object(run.into_iter().chain(rows).collect()))
+                    }
+                    (run, rows) => rows.or(run),
+                };
             } else {
                 folder.add_file(&entry, &strangers);
             }

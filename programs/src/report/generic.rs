@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::folder::{cell_text, estimate};
 use super::tables::{Cell, ColumnKind, Heading, Table};
-use switchyard::schema::stream_name;
+use switchyard::schema::{FILES, list, stream_name};
 use switchyard::stats::unsigned_zero;
 use switchyard::store::{FlatRow, IDENTITY};
 
@@ -22,8 +22,8 @@ struct RawColumn {
     kind: ColumnKind,
 }
 
-/// A table of all records with the named columns (empty: all); `None` without content.
-pub fn table(label: &str, title: &str, of: &[Of<'_>], columns: &[&str]) -> Result<Option<Table>> {
+/// A table of all records of an experiment with the named columns (empty: all); `None` without content.
+pub fn table(label: &str, title: &str, experiment: &str, of: &[Of<'_>], columns: &[&str]) -> Result<Option<Table>> {
     let rows: Vec<(&str, &FlatRow)> =
         of.iter().flat_map(|(c, rows)| rows.iter().map(move |r| (c.as_str(), *r))).collect();
     let flat: Vec<&FlatRow> = rows.iter().map(|(_, r)| *r).collect();
@@ -48,11 +48,19 @@ pub fn table(label: &str, title: &str, of: &[Of<'_>], columns: &[&str]) -> Resul
         cells.extend(found.iter().map(|f| cell(row, f)));
         table.push(cells)?;
     }
-    table.note = note(of, &flat, &constants);
+    table.note = note(experiment, of, &flat, &constants);
     Ok(Some(table))
 }
 
-fn note(of: &[Of<'_>], rows: &[&FlatRow], constants: &[String]) -> String {
+/// What the n of an experiment's records counts: the first word of the column's meaning.
+fn counted(experiment: &str) -> &'static str {
+    let mut columns =
+        FILES.iter().filter(|(names, _)| names.contains(&experiment)).flat_map(|(_, columns)| list(columns));
+    let about = columns.find(|[name, ..]| *name == "n").map(|[.., about]| about);
+    about.and_then(|about| about.split(' ').next()).unwrap_or("problems")
+}
+
+fn note(experiment: &str, of: &[Of<'_>], rows: &[&FlatRow], constants: &[String]) -> String {
     let mut parts = vec![];
     let mut of_what: Vec<String> = rows.iter().map(|r| cell_text(r, "checkpoint")).filter(|c| !c.is_empty()).collect();
     of_what.dedup();
@@ -65,7 +73,7 @@ fn note(of: &[Of<'_>], rows: &[&FlatRow], constants: &[String]) -> String {
         values.sort();
         values.dedup();
         if let [one] = values.as_slice() {
-            parts.push(if key == "n" { format!("{one} problems") } else { format!("{key} {one}") });
+            parts.push(if key == "n" { format!("{one} {}", counted(experiment)) } else { format!("{key} {one}") });
         }
     }
     parts.extend(constants.iter().cloned());

@@ -72,11 +72,14 @@ fn against_free(cells: Cells<'_>, unit: f64) -> Option<Contrast> {
     of_flips(flipped(row.identity.n, row.gained?, row.lost?)?, unit, "")
 }
 
-/// Outcomes of the same problem after each of two phases.
+/// Outcomes of the same problem, with the same index and name, after each of two phases.
 fn outcomes<'a>(cells: Cells<'a>) -> Vec<(&'a OutcomeRow, &'a OutcomeRow)> {
     let of = |checkpoint| cells.folder.rows::<OutcomeRow>(checkpoint).iter().map(|row| (row.problem, row));
     let before: BTreeMap<usize, &OutcomeRow> = of(cells.sft).collect();
-    of(&cells.folder.grpo).filter_map(|(problem, after)| Some((*before.get(&problem)?, after))).collect()
+    let same = |(problem, after): (usize, &'a OutcomeRow)| {
+        before.get(&problem).filter(|row| row.id == after.id).map(|row| (*row, after))
+    };
+    of(&cells.folder.grpo).filter_map(same).collect()
 }
 
 /// GRPO minus its start, problem by problem.

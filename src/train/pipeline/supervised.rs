@@ -8,6 +8,8 @@ use super::taken;
 use crate::latent::{Reasoning, Switching};
 use crate::method::batches::Batches;
 use crate::method::{Context, Phase, SupervisedPhase};
+use crate::schema::METRICS;
+use crate::store::read_flat;
 use crate::text::tagging::{TaggedLine, read_tagged};
 use crate::train::sft::{self, Sft, StepStats};
 use crate::train::state::{PhaseFolder, TrainingHistory};
@@ -106,7 +108,11 @@ fn taken_over(run: &Run, folder: &PhaseFolder, phase: &str, what: &SupervisedPha
     run.options.world.barrier();
     let model = folder.import_to_train("checkpoint", run.base_dtype(), &run.device.clone().inner())?;
     let trained = folder.trained("checkpoint")?;
-    let result = run.measured(folder, phase, &model, &what.reasoning, trained)?;
+    let mut result = run.measured(folder, phase, &model, &what.reasoning, trained)?;
+    let metrics = folder.path.join(format!("{METRICS}.parquet"));
+    let rows = if metrics.is_file() { read_flat(&metrics)? } else { vec![] };
+    let skipped = rows.last().and_then(|row| row.get("skipped")?.as_u64()).unwrap_or_default();
+    result.notes.extend(describe_skips(phase, what.steps, skipped as usize));
     with_stages(run, folder, what, result)
 }
 

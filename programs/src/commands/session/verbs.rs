@@ -95,6 +95,8 @@ impl CompareVerb {
     /// has none.
     pub(super) fn run(&self) -> Result<Value> {
         let Self { before, after, seed } = self;
+        let (n, m) = (before.len(), after.len());
+        ensure!(n == m, "paired outcomes differ in length: {n} before, {m} after");
         let shares = before.iter().chain(after).all(|value| [0.0, 1.0].contains(value));
         let right = |values: &[f64]| values.iter().map(|value| *value == 1.0).collect::<Vec<_>>();
         let bootstrap = Bootstrap::seeded(*seed);

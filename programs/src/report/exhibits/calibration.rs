@@ -55,6 +55,8 @@ fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
 /// The step from which a run hacks its reward, and its last step, which the checkpoint is from.
 struct Stretches {
     hacking: Option<f64>,
+    /// Whether there are enough steps with the watched quantities for a test of hacking.
+    tested: bool,
     checkpoint: Option<f64>,
 }
 
@@ -67,6 +69,7 @@ fn stretches(rows: &[FlatRow]) -> Stretches {
     let (at, steps): (Vec<f64>, Vec<HackingStep>) = watched.unzip();
     Stretches {
         hacking: begins(&steps, window(steps.len())).and_then(|first| at.get(first).copied()),
+        tested: steps.len() >= 2 * window(steps.len()),
         checkpoint: rows.last().and_then(|row| number(row, "step")),
     }
 }
@@ -74,7 +77,7 @@ fn stretches(rows: &[FlatRow]) -> Stretches {
 /// Four rolling means on one axis as in the paper, each between its own smallest and largest value, up to where hacking begins.
 fn overlay(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let rows = folder.flat(METRICS, &folder.grpo);
-    let Stretches { hacking, checkpoint } = stretches(rows);
+    let Stretches { hacking, checkpoint, .. } = stretches(rows);
     let stable = |step: f64| hacking.is_none_or(|first| step < first);
     let mut lines = vec![];
     for (key, (name, _)) in COLUMNS.iter().zip(SHOWN) {
@@ -114,7 +117,7 @@ fn overlay(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
 /// The four curves of the trajectory with their units, raw batches and bands, and where the run hacks its reward.
 fn full(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let rows = folder.flat(METRICS, &folder.grpo);
-    let (phases, Stretches { hacking, checkpoint }) = ([(folder.grpo.as_str(), rows)], stretches(rows));
+    let (phases, Stretches { hacking, tested, checkpoint }) = ([(folder.grpo.as_str(), rows)], stretches(rows));
     let panel = |(key, (name, unit)): (&&'static str, (&str, &str))| {
         let figure = curve(&format!("Switch-GRPO: {name}"), unit, &phases, measured(rows, key), false)?;
         let Figure::Lines(chart) = figure else { return Some(figure) };
@@ -127,6 +130,9 @@ fn full(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             "Shaded from step {first}: hacking. From the window with the most right answers on, accuracy falls while \
                                 switch rate and latent steps rise."
         ),
+        None if !tested => {
+            "Not tested for hacking: too few steps with accuracy, switch rate and latent steps.".to_owned()
+        }
         None => "No hacking is seen: accuracy does not fall while switch rate and latent steps rise.".to_owned(),
     };
     let note = format!(

@@ -6,7 +6,7 @@ use anyhow::Result;
 use super::Exhibit;
 use crate::report::folder::Folder;
 use crate::report::tables::{Cell, ColumnKind, Heading, Table};
-use switchyard::schema::{AT_CHANCE, InterventionRow, KnownValueRow, MARGIN, NORMAL, RowFile, Steps};
+use switchyard::schema::{AT_CHANCE, InterventionRow, KnownValueRow, MARGIN, NORMAL, RowFile};
 use switchyard::stats::{Estimate, LEVEL};
 
 pub(super) const EXHIBITS: &[Exhibit] =
@@ -57,7 +57,7 @@ fn cells(folder: &Folder, checkpoint: &str) -> Vec<Cell> {
     ];
     cells.extend(MODES.map(|mode| Cell::measured(of(mode).map(|row| row.accuracy_change))));
     cells.push(Cell::measured(of("resample").map(|row| row.answer_changed)));
-    let known = folder.rows::<KnownValueRow>(checkpoint).iter().find(|row| row.steps == Steps::All);
+    let known = KnownValueRow::main(folder.rows(checkpoint));
     cells.push(Cell::measured(known.map(|row| row.above_chance)));
     cells
 }

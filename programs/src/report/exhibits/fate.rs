@@ -114,10 +114,12 @@ fn tests(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     {
         // Records of other seeds or modes have no such test.
         let Ok(tests) = fate_tests(rows, compared) else { continue };
-        let p: Vec<f64> = tests.iter().map(FateTest::p).collect::<Result<_>>()?;
+        // A hypothesis whose runs have no interval is not tested, but counts in the family.
+        let p: Vec<f64> = tests.iter().map(|test| test.p().unwrap_or(1.0)).collect();
         for ((test, p), held) in tests.iter().zip(&p).zip(holm(&p)?) {
             let flips: Vec<i64> = test.values.iter().map(|x| (x * problems as f64).round() as i64).collect();
-            table.push(line(test, at, [shown_p(*p), shown_p(held), shown_p(sign_flip(&flips))]))?;
+            let shown = [shown_p(*p), shown_p(held), shown_p(sign_flip(&flips))];
+            table.push(line(test, at, if test.p().is_ok() { shown } else { Default::default() }))?;
         }
     }
     of_grid(rows)?.into_iter().try_for_each(|row| table.push(row))?;
@@ -126,7 +128,8 @@ fn tests(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
 
 /// A hypothesis over seeds, with its p-values.
 fn line(test: &FateTest, at: &str, p: [String; 3]) -> Vec<Cell> {
-    let each: Vec<String> = test.values.iter().map(|x| format!("{x:+.3}")).collect();
+    let shown = |x: &f64| if x.is_finite() { format!("{x:+.3}") } else { "–".to_owned() };
+    let each: Vec<String> = test.values.iter().map(shown).collect();
     let [name, at, each] = [test.name, at, &each.join(", ")].map(|text| Cell::Text(text.to_owned()));
     [name, at, Cell::measured(test.estimate().ok()), each].into_iter().chain(p.map(Cell::Text)).collect()
 }

@@ -54,14 +54,18 @@ fn stepped<'a>(folder: &'a Folder, checkpoint: &str) -> Vec<(usize, &'a Interven
     SOURCES.iter().map(of).find(|rows| !rows.is_empty()).unwrap_or_default()
 }
 
+/// Maximum number of modes drawn: more lines than colours cannot be distinguished.
+const MOST: usize = 7;
+
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let mut checkpoints: Vec<&str> = SOURCES.iter().flat_map(|file| folder.checkpoints(file)).collect();
     checkpoints.sort_unstable_by(|a, b| b.cmp(a));
     checkpoints.dedup();
-    let mut panels = vec![];
+    let (mut panels, mut all) = (vec![], 0);
     for checkpoint in checkpoints {
         let rows = stepped(folder, checkpoint);
         let modes = distinct(rows.iter().map(|(_, r)| r.mode.as_str()).filter(|mode| replaces(mode)));
+        all = all.max(modes.len());
         let line = |mode: &&str| {
             let mut points: Vec<Point> = vec![];
             for (step, row) in rows.iter().filter(|(_, r)| r.mode == *mode) {
@@ -77,10 +81,15 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             title: format!("One latent step replaced at a time: {}", called(checkpoint)),
             x: Axis::new("latent step").whole(),
             y: Axis::new("answers changed (share)"),
-            lines: modes.iter().take(7).map(line).collect(),
+            lines: modes.iter().take(MOST).map(line).collect(),
             ..LineChart::default()
         }));
     }
     let scales = if panels.len() > 1 { " Each panel has its own scale." } else { "" };
-    exhibit.drawing("Interventions step by step (ours)", 1, panels, &format!("Bars: 95 % Wilson intervals.{scales}"))
+    let cut = match all {
+        0..=MOST => String::new(),
+        all => format!(" Drawn: the first {MOST} of up to {all} modes; all are in tab:intervention-steps."),
+    };
+    let note = format!("Bars: 95 % Wilson intervals.{scales}{cut}");
+    exhibit.drawing("Interventions step by step (ours)", 1, panels, &note)
 }

@@ -15,8 +15,15 @@ use switchyard::schema::{
 pub(super) const EXHIBITS: &[Exhibit] = &[
     rows_table!(
         "tab:known-value",
-        &[KnownValueRow::NAME, KnownValueRow::STEPS],
+        &[KnownValueRow::NAME],
         "Known-value patching: does the answer follow the arithmetic?",
+        |_: &KnownValueRow| true,
+        columns!(KnownValueRow: steps, later, at, holds, draws, hit_rate, chance, above_chance, kept, firings),
+    ),
+    rows_table!(
+        "tab:known-value-steps",
+        &[KnownValueRow::STEPS],
+        "Known-value patching at some of the latent steps",
         |_: &KnownValueRow| true,
         columns!(KnownValueRow: steps, later, at, holds, draws, hit_rate, chance, above_chance, kept, firings),
     ),
@@ -109,7 +116,7 @@ impl Exhibit {
                 }
             }
         }
-        table(self.label, title, &of, columns)
+        table(self.label, title, R::NAME, &of, columns)
     }
 }
 
@@ -128,7 +135,7 @@ pub(super) fn unknown_tables(folder: &Folder) -> Result<Vec<Table>> {
             .filter(|(_, rows)| !rows.is_empty())
             .collect();
         let label = format!("tab:{}", experiment.replace('_', "-"));
-        tables.extend(table(&label, &experiment.replace('_', " "), &of, &[])?);
+        tables.extend(table(&label, &experiment.replace('_', " "), experiment, &of, &[])?);
     }
     Ok(tables)
 }

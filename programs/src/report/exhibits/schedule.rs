@@ -26,7 +26,9 @@ const SCHEDULES: [(&str, &str, &str); 3] = [
 /// A run's phase after SFT, and those of the same seed with other schedules.
 fn row<'f>(folder: &'f Folder, schedule: &str) -> Option<&'f PhaseRow> {
     let (.., file) = SCHEDULES.into_iter().find(|(key, ..)| *key == schedule)?;
-    folder.rows::<PhaseRow>(file).iter().find(|row| row.phase == folder.sft)
+    let seed = folder.phases().first()?.identity.seed;
+    let rows = folder.rows::<PhaseRow>(file).iter();
+    rows.filter(|row| row.identity.seed == seed).find(|row| row.phase == folder.sft)
 }
 
 fn of_schedule(cells: &Cells<'_>, schedule: &str, column: &str) -> Option<Estimate> {
@@ -42,12 +44,17 @@ fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     let measured = kinds.map(|(name, digits)| Heading::new(name, ColumnKind::Measured(digits)));
     let headings = std::iter::once(Heading::new("spans of a stage", ColumnKind::Text)).chain(measured).collect();
     let mut table = Table::new(exhibit.label, "Schedules of the curriculum, after SFT", headings);
+    let steps: Vec<Option<usize>> = rows.iter().map(|(_, row)| row.train_steps).collect();
     for (name, row) in rows {
         let numbers = [Some(row.accuracy), row.latent_accuracy, Some(row.switch_rate), row.visible_tokens];
         table.push(std::iter::once(Cell::Text((*name).to_owned())).chain(numbers.map(Cell::measured)).collect())?;
     }
-    table.note =
-        "One run each, of the same seed and number of steps; the paper names the comparisons and gives no number."
-            .into();
+    let same = if steps.windows(2).all(|two| two[0] == two[1]) {
+        "same seed and number of steps".to_owned()
+    } else {
+        let shown = |steps: &Option<usize>| steps.map_or_else(|| "unknown".to_owned(), |steps| steps.to_string());
+        format!("same seed; optimiser steps: {}", steps.iter().map(shown).collect::<Vec<_>>().join(", "))
+    };
+    table.note = format!("One run each, of the {same}; the paper names the comparisons and gives no number.");
     Ok(Some(table))
 }

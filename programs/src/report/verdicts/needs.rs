@@ -73,13 +73,17 @@ fn free_exit(folder: &Folder, checkpoint: &str) -> Result<String, String> {
     Ok(format!("{found}: K_min = {k_min} < K_cap = {k_cap}{lengths}"))
 }
 
-/// A generated task has its own vocabulary of a few dozen words; every other template belongs to a pretrained model.
+/// A generated task has its own vocabulary of a few dozen words; every other template belongs to a pretrained model. A checkpoint without
+/// rows has the vocabulary of the folder's others.
 fn large_vocabulary(folder: &Folder, checkpoint: &str) -> Result<String, String> {
-    match decoding(folder, checkpoint, "template").and_then(Value::as_str) {
+    let entries = folder.manifest.as_ref().and_then(Value::as_object).into_iter().flatten();
+    let mut others = entries.filter_map(|(_, entry)| entry.pointer("/setup/decode/template")?.as_str());
+    match decoding(folder, checkpoint, "template").and_then(Value::as_str).or_else(|| others.next()) {
         Some("words") => {
             Err("needs a vocabulary in which a rank can be a thousand: this one has the words of its task alone".into())
         }
-        _ => Ok("the vocabulary is that of a pretrained model".into()),
+        Some(_) => Ok("the vocabulary is that of a pretrained model".into()),
+        None => Ok(String::new()),
     }
 }
 
