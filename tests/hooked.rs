@@ -317,7 +317,7 @@ fn unknown_names_are_errors_before_any_work() {
         ),
         (&["--only", "head_patching", "--set", "head_patching.pairs=0"], "must be at least 1"),
         (&["--only", "head_patching", "--set", "head_patching.blocks"], "write key=value"),
-        (&["--only", "switch_benefit", "--set", "head_patching.blocks=1"], "is no experiment of this command"),
+        (&["--only", "switch_benefit", "--set", "head_patching.blocks=1"], "is not an experiment of this command"),
         (&["--only", "latent_intervention", "--draws", "3", "--set", "latent_intervention.draws=4"], "name it once"),
     ] {
         let mut command = program("intervene");

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
 
-use super::markdown::{or_dash, table_of};
+use super::markdown::{or_dash, table_of, titled};
 use super::{About, Journal};
 use crate::evaluation::{Outcome, Scores};
 use crate::latent::{Switching, Trace};
@@ -239,6 +239,7 @@ pub fn table(rows: &[AccuracyRow], note: &str) -> String {
             _ => lines.push((group, cells)),
         }
     }
-    let out = table_of(columns, lines, |(group, cells)| format!("{group} | {cells}"));
+    let table = table_of(columns, lines, |(group, cells)| format!("{group} | {cells}"));
+    let out = titled("Accuracy by group; intervals of the columns after p are in the row file.", &table);
     if note.is_empty() { out } else { format!("{out}\n{note}") }
 }

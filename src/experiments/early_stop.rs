@@ -43,7 +43,7 @@ pub const ABOUT: About = About::asking(
 
 settings! {
     pub struct Config {
-        /// Latents that are kept; empty: every number up to the longest block, or [`MOST`] of them evenly spaced.
+        /// Latents that are kept; empty: every number up to the longest block, at most 16 of them, evenly spaced.
         pub k: Vec<usize> = vec![],
     }
 }

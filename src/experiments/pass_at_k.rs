@@ -121,9 +121,9 @@ pub(super) fn drawn(study: &Study, config: &Config) -> Result<Vec<Draws>> {
 }
 
 /// Batches of at most `most` rows, each with its number of samples per request: whole problems, or a part of one problem's samples.
-fn batches(asked: &[Request], samples: usize, most: usize) -> Vec<(Vec<Request>, usize)> {
+fn batches(requests: &[Request], samples: usize, most: usize) -> Vec<(Vec<Request>, usize)> {
     let mut batches = vec![];
-    for some in asked.chunks((most / samples).max(1)) {
+    for some in requests.chunks((most / samples).max(1)) {
         for from in (0..samples).step_by(most) {
             let part = some.iter().map(|request| Request { rollout: request.rollout + from, ..request.clone() });
             batches.push((part.collect(), most.min(samples - from)));
@@ -167,15 +167,15 @@ mod tests {
     }
 
     #[test]
-    fn no_batch_has_more_rows_than_asked() {
-        let asked = Request::all(vec![vec![0]; 5]);
+    fn no_batch_has_more_rows_than_its_maximum() {
+        let requests = Request::all(vec![vec![0]; 5]);
         for (samples, most) in [(1, 2), (2, 5), (4, 4), (16, 5), (7, 1)] {
-            let batches = batches(&asked, samples, most);
+            let batches = batches(&requests, samples, most);
             assert!(batches.iter().all(|(some, each)| some.len() * each <= most), "{samples} samples, {most} rows");
             let drawn = batches.iter().flat_map(|(some, each)| {
                 some.iter().flat_map(move |request| (0..*each).map(move |i| (request.problem, request.rollout + i)))
             });
-            let all = (0..asked.len()).flat_map(|problem| (0..samples).map(move |rollout| (problem, rollout)));
+            let all = (0..requests.len()).flat_map(|problem| (0..samples).map(move |rollout| (problem, rollout)));
             assert_eq!(drawn.collect::<Vec<_>>(), all.collect::<Vec<_>>(), "in the order of problems and samples");
         }
     }

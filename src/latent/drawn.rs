@@ -2,15 +2,17 @@
 //! log-density, which enters the ratio of GRPO as a token's log-probability does.
 
 use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use burn::tensor::{Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use super::gumbel::{self, Mixture};
 use super::noisy_state::{self, NoisyState};
+use super::sampling::Key;
 use super::source::LatentSource;
-use super::trace::Trace;
+use super::trace::{PositionRole, Trace};
 use crate::model::{Decoder, Span, Step};
 
 /// The input drawn for a latent.
@@ -19,6 +21,47 @@ use crate::model::{Decoder, Span, Step};
 pub enum DrawnInput {
     Mixture(Mixture),
     State(NoisyState),
+}
+
+/// Inputs that a decode draws, with their log-densities.
+pub(crate) struct DrawLog {
+    /// Problem and rollout of each row, by its name in the decode.
+    rows: Vec<(usize, usize)>,
+    /// By row and position.
+    drawn: Mutex<HashMap<(usize, usize), (DrawnInput, f64)>>,
+}
+
+impl DrawLog {
+    pub fn new(rows: Vec<(usize, usize)>) -> Self {
+        Self { rows, drawn: Mutex::default() }
+    }
+
+    /// The key of the draw at a row's position.
+    ///
+    /// # Errors
+    /// A row without a rollout.
+    pub fn key(&self, (row, position): (usize, usize)) -> Result<Key> {
+        let &(problem, rollout) = self.rows.get(row).with_context(|| format!("no rollout is named {row}"))?;
+        Ok(Key { problem: problem as u64, rollout: rollout as u64, position: position as u64 })
+    }
+
+    pub fn record(&self, place: (usize, usize), input: DrawnInput, density: f64) {
+        self.drawn.lock().unwrap_or_else(PoisonError::into_inner).insert(place, (input, density));
+    }
+
+    /// Writes the inputs into the traces of the decode; trace `i` is the row named `i`.
+    pub fn remember_in(&self, traces: &mut [Trace]) {
+        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
+        for (row, trace) in traces.iter_mut().enumerate() {
+            let before = trace.prompt.len();
+            let latents = trace.positions.iter_mut().enumerate().filter(|(_, p)| p.kind == PositionRole::Latent);
+            for (at, position) in latents {
+                // The last position of a row that ended there was never fed.
+                let Some((input, density)) = drawn.remove(&(row, before + at)) else { continue };
+                (position.logprob, position.drawn) = (Some(density), Some(input));
+            }
+        }
+    }
 }
 
 /// Feeds the drawn inputs of traces again; rows are named by their index.

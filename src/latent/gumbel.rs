@@ -7,18 +7,14 @@
 //! [`Density`] defines `p` and the combination of the tokens' densities: the paper's equation; its public code, on the scale of one token
 //! instead of `top_k`; or Latent-GRPO's one-sided noise (Deng et al. 2026, arXiv:2604.27998).
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{FloatDType, Int, Tensor, TensorData};
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 
-use super::drawn::DrawnInput;
+use super::drawn::{DrawLog, DrawnInput};
 use super::sampling::{self, Key};
 use super::source::{LatentSource, largest};
-use super::trace::{PositionRole, Trace};
 use crate::model::{Decoder, Span, Step};
 use crate::ops::{self, wide::log_softmax};
 
@@ -163,10 +159,7 @@ impl Noise {
 pub(crate) struct GumbelMixture {
     pub noise: Noise,
     pub seed: u64,
-    /// Problem and rollout of each row, by its name in the decode.
-    pub rows: Vec<(usize, usize)>,
-    /// The mixture and its log-density, by row and position.
-    drawn: Mutex<HashMap<(usize, usize), (Mixture, f64)>>,
+    pub log: DrawLog,
 }
 
 impl GumbelMixture {
@@ -176,30 +169,12 @@ impl GumbelMixture {
         let Noise { top_k, top_p, temperature, gumbel, .. } = noise;
         ensure!(top_k > 0 && top_p > 0.0, "a drawn mixture needs tokens: top_k is {top_k}, top_p {top_p}");
         ensure!(temperature > 0.0 && gumbel > 0.0, "temperatures must be above 0, found {temperature} and {gumbel}");
-        Ok(Self { noise, seed, rows, drawn: Mutex::default() })
+        Ok(Self { noise, seed, log: DrawLog::new(rows) })
     }
 
     /// The mixture of one row.
     fn draw(&self, logits: &[f32], row: usize, position: usize) -> Result<(Mixture, f64)> {
-        let &(problem, rollout) = self.rows.get(row).with_context(|| format!("no rollout is named {row}"))?;
-        let key = Key { problem: problem as u64, rollout: rollout as u64, position: position as u64 };
-        Ok(self.noise.draw(logits, self.seed, key))
-    }
-
-    /// Writes the mixtures into the traces of the decode; trace `i` is the row named `i`.
-    pub fn remember_in(&self, traces: &mut [Trace]) {
-        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
-        for (row, trace) in traces.iter_mut().enumerate() {
-            let before = trace.prompt.len();
-            for (at, position) in trace.positions.iter_mut().enumerate() {
-                if position.kind == PositionRole::Latent {
-                    // The last position of a row that ended there was never fed.
-                    let Some((mixture, density)) = drawn.remove(&(row, before + at)) else { continue };
-                    position.logprob = Some(density);
-                    position.drawn = Some(DrawnInput::Mixture(mixture));
-                }
-            }
-        }
+        Ok(self.noise.draw(logits, self.seed, self.log.key((row, position))?))
     }
 }
 
@@ -224,11 +199,10 @@ impl LatentSource for GumbelMixture {
                 mixtures.push(None);
                 continue;
             };
-            let (name, position) = (at.rows[row], at.positions[row][0]);
-            let (mixture, density) = self.draw(logits, name, position)?;
+            let place = (at.rows[row], at.positions[row][0]);
+            let (mixture, density) = self.draw(logits, place.0, place.1)?;
             mixtures.push(Some(mixture.clone()));
-            let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
-            drawn.insert((name, position), (mixture, density));
+            self.log.record(place, DrawnInput::Mixture(mixture), density);
         }
         mixed(&mixtures.iter().map(Option::as_ref).collect::<Vec<_>>(), model)
     }

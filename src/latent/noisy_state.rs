@@ -9,17 +9,13 @@
 //! Evaluations feed `h`. Misleads: the density is over D dimensions, so that one update changes the ratio of a latent more than that of a
 //! token, and more latents are clipped.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{FloatDType, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
-use super::drawn::DrawnInput;
+use super::drawn::{DrawLog, DrawnInput};
 use super::sampling::Key;
 use super::source::LatentSource;
-use super::trace::{PositionRole, Trace};
 use crate::model::{Decoder, Span, Step};
 use crate::random::normal;
 
@@ -40,29 +36,12 @@ pub(crate) struct StateNoise {
     /// σ, relative to the root mean square of the state.
     sigma: f64,
     seed: u64,
-    /// Problem and rollout of each row, by its name in the decode.
-    rows: Vec<(usize, usize)>,
-    /// The state and its log-density, by row and position.
-    drawn: Mutex<HashMap<(usize, usize), (NoisyState, f64)>>,
+    pub log: DrawLog,
 }
 
 impl StateNoise {
     pub fn new(sigma: f64, seed: u64, rows: Vec<(usize, usize)>) -> Self {
-        Self { sigma, seed, rows, drawn: Mutex::default() }
-    }
-
-    /// Writes the states into the traces of the decode; trace `i` is the row named `i`.
-    pub fn remember_in(&self, traces: &mut [Trace]) {
-        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
-        for (row, trace) in traces.iter_mut().enumerate() {
-            let before = trace.prompt.len();
-            let latents = trace.positions.iter_mut().enumerate().filter(|(_, p)| p.kind == PositionRole::Latent);
-            for (at, position) in latents {
-                // The last position of a row that ended there was never fed.
-                let Some((state, density)) = drawn.remove(&(row, before + at)) else { continue };
-                (position.logprob, position.drawn) = (Some(density), Some(DrawnInput::State(state)));
-            }
-        }
+        Self { sigma, seed, log: DrawLog::new(rows) }
     }
 
     /// Adds noise to a state; returns the log-density and s.
@@ -87,14 +66,11 @@ impl LatentSource for StateNoise {
         let mut states = h.try_into_vec_as::<f32>().context("reading the states before latents")?;
         for (row, state) in states.chunks_mut(d).enumerate() {
             let Some(Step::Latent { .. }) = at.steps[row][0] else { continue };
-            let (name, position) = (at.rows[row], at.positions[row][0]);
-            let &(problem, rollout) = self.rows.get(name).with_context(|| format!("no rollout is named {name}"))?;
-            let key = Key { problem: problem as u64, rollout: rollout as u64, position: position as u64 };
-            let (density, deviation) = self.draw(state, key);
+            let place = (at.rows[row], at.positions[row][0]);
+            let (density, deviation) = self.draw(state, self.log.key(place)?);
             // Logits that are not finite end the row.
             ensure!(deviation != 0.0, "the state before a latent is 0: noise relative to it has no density");
-            let drawn = (NoisyState { state: state.to_vec(), deviation }, density);
-            self.drawn.lock().unwrap_or_else(PoisonError::into_inner).insert((name, position), drawn);
+            self.log.record(place, DrawnInput::State(NoisyState { state: state.to_vec(), deviation }), density);
         }
         Ok(Tensor::from_data(TensorData::new(states, [b, 1, d]), (&device, dtype)))
     }

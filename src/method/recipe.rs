@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(noisy.map(|phase| phase.name).collect::<Vec<_>>(), ["grpo"]);
     }
 
-    /// A stage with latents of its own has them in the name of its checkpoint.
+    /// The checkpoint of a stage with its own `c` has it in its name.
     #[test]
     fn grpo_starts_at_the_end_of_a_stage() {
         let set = ["grpo.from_stage=3", "latent.stages=[{k=3,steps=1},{k=3,steps=1,c=0.5},{k=5,steps=1}]"];

@@ -104,7 +104,7 @@ fn value<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
             _ => value.get(part),
         })
     };
-    // No name is no key, though a table may have a column without a name: the index that pandas writes.
+    // An empty name matches nothing, not even a column without a name: the index that pandas writes.
     if key.is_empty() { None } else { object.get(key).or_else(inside) }
 }
 

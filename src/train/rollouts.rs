@@ -266,7 +266,7 @@ fn roll_out(model: &Decoder, rollouts: &[Request], grpo: &Grpo, behaviour: Behav
         let noise = Noise { top_k, top_p: top_p.min(grpo.top_p), temperature, gumbel, density, end };
         let source = GumbelMixture::new(noise, seed, rows)?;
         let mut traces = roll_out_named(Decode { source: &source, ..decoding }, rollouts, grpo)?;
-        source.remember_in(&mut traces);
+        source.log.remember_in(&mut traces);
         return Ok(traces);
     }
     if grpo.latent_noise > 0.0 {
@@ -278,7 +278,7 @@ fn roll_out(model: &Decoder, rollouts: &[Request], grpo: &Grpo, behaviour: Behav
         let rows = rollouts.iter().map(|r| (r.problem, r.rollout)).collect();
         let source = StateNoise::new(grpo.latent_noise, decoding.settings.sampling.seed, rows);
         let mut traces = roll_out_named(Decode { source: &source, ..decoding }, rollouts, grpo)?;
-        source.remember_in(&mut traces);
+        source.log.remember_in(&mut traces);
         return Ok(traces);
     }
     if let Source::Hybrid(hybrid) = behaviour.reasoning.source {

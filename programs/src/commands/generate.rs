@@ -178,12 +178,12 @@ impl Generate {
             let vocabulary = opened.text()?;
             let chat = self.chat(opened, vocabulary)?;
             say(&format!("prompted by {}", chat.describe()));
+            warn_of_unknown(vocabulary, "prompts", prompts.iter().filter_map(Prompt::text))?;
             for (index, prompt) in prompts.iter_mut().enumerate() {
                 // `--ids` excludes `--chat`: these are of a file.
                 let Prompt::Text(text) = prompt else {
                     bail!("{}: `ids` with --chat: a template needs text, give `prompt`", places[index]);
                 };
-                warn_of_unknown(vocabulary, "prompts", std::iter::once(text.as_str()))?;
                 *prompt = Prompt::Ids(chat.encode(vocabulary, text)?);
             }
         }

@@ -25,6 +25,12 @@ pub(super) enum Prompt {
     Ids(Vec<u32>),
 }
 
+impl Prompt {
+    pub fn text(&self) -> Option<&str> {
+        if let Prompt::Text(text) = self { Some(text) } else { None }
+    }
+}
+
 /// A prompt on the command line.
 #[derive(Args, Debug)]
 pub(super) struct PromptArgs {
@@ -142,10 +148,7 @@ impl Subject<'_> {
     /// # Errors
     /// As [`Self::encode`].
     pub fn encode_at(&self, prompts: &[Prompt], places: &[String]) -> Result<Vec<Vec<u32>>> {
-        let texts = prompts.iter().filter_map(|prompt| match prompt {
-            Prompt::Text(text) => Some(text.as_str()),
-            Prompt::Ids(_) => None,
-        });
+        let texts = prompts.iter().filter_map(Prompt::text);
         if texts.clone().next().is_some() {
             warn_of_unknown(self.text()?, "prompts", texts.clone())?;
             warn_of_missing_start(self.text()?, texts);

@@ -111,7 +111,7 @@ impl Selection {
             let name = pair.split(['.', '=']).next().unwrap_or_default();
             ensure!(
                 chosen.iter().any(|e| e.name == name),
-                "--set {pair}: `{name}` is no experiment of this command{}; name it with --only",
+                "--set {pair}: `{name}` is not an experiment of this command{}; name it with --only",
                 suggest(name, ALL.iter().map(|e| e.name))
             );
         }
