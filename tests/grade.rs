@@ -3,12 +3,11 @@
 //! `fixtures/grader/pairs.jsonl` contains our pairs with math-verify's verdicts. The larger file is
 //! `$SWITCHYARD_DATA/grader/dev.jsonl` (or `../shared/data`), if that folder exists.
 
-use crate::common::{real_data, thread_time};
+use crate::common::{assert_ends, real_data};
 use proptest::prelude::*;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::time::Duration;
 use switchyard::grade::{Grader, Grading, Rule, extract, grade};
 use switchyard_programs::commands::grade::grade_file;
 
@@ -379,31 +378,21 @@ fn prosqa_solutions_reach_their_golds() {
     }
 }
 
-/// Grades within 50 ms of CPU time; a slow run is repeated.
-fn within_limit(gold: &str, pred: &str) {
-    let limit = Duration::from_millis(if cfg!(debug_assertions) { 1000 } else { 50 });
-    let mut worst = Duration::MAX;
-    for _ in 0..4 {
-        let grade_once = || {
-            grade(gold, pred);
-        };
-        worst = worst.min(thread_time(grade_once));
-        if worst < limit {
-            break;
-        }
-    }
+fn ends(gold: &str, pred: &str) {
     let head = |s: &str| s.chars().take(300).collect::<String>();
-    assert!(worst < limit, "{worst:?} for {:?} | {:?}", head(gold), head(pred));
+    assert_ends(&format!("{:?} | {:?}", head(gold), head(pred)), || {
+        grade(gold, pred);
+    });
 }
 
 #[test]
-fn sines_of_huge_powers_are_quick() {
+fn sines_of_huge_powers_end() {
     // Found by proptest: reducing x^29056 to an angle took 0.4 s.
     for pred in
         ["$7\\sin.38x^29056$", "$\\sinx^2120$", "$\\cos(x^{90000})$", "$\\tan{10^{9999}}$", "$\\sin(e^{x^{900}})$"]
     {
-        within_limit("$e^{2}$", pred);
-        within_limit(pred, pred);
+        ends("$e^{2}$", pred);
+        ends(pred, pred);
     }
 }
 
@@ -414,7 +403,7 @@ fn pieces(list: &str) -> Vec<String> {
 }
 
 #[test]
-fn hostile_inputs_stay_within_the_limit() {
+fn hostile_inputs_end() {
     let pieces = pieces(
         r"( { [ | \frac{ \sqrt{ x^ - \left( $ \( \[ \boxed{ 1, x_{ f( (1, \{ answer final~answer~is~ answer:~= \sin~
         || 1+ \sum_{k=1}^{99} 9^ ! 10^{99} \begin{pmatrix} ~\text{ \binom{ 1~ =~ @$ (1+\sqrt{2}) \ln~\sin~ x= 1<
@@ -440,10 +429,10 @@ fn hostile_inputs_stay_within_the_limit() {
     cases.push(format!("${}$", sum(60, &|k| format!("[{k},{k}.5)"), "\\cup")));
     cases.push(format!("${}1{}$", "\\begin{vmatrix}1&2&3\\\\4&5&6\\\\7&8&".repeat(12), "\\end{vmatrix}".repeat(12)));
     for c in &cases {
-        within_limit(c, c);
-        within_limit("$\\sqrt{2}+x$", c);
-        within_limit(c, "$\\{1,2,3\\}$");
-        within_limit(c, &c.replacen('1', "2", 1));
+        ends(c, c);
+        ends("$\\sqrt{2}+x$", c);
+        ends(c, "$\\{1,2,3\\}$");
+        ends(c, &c.replacen('1', "2", 1));
     }
 }
 
@@ -461,20 +450,20 @@ proptest! {
     })]
 
     #[test]
-    fn any_text_is_graded_quickly(gold in "\\PC{0,60}", pred in "(?s).{0,200}") {
-        within_limit(&gold, &pred);
+    fn any_text_is_graded(gold in "\\PC{0,60}", pred in "(?s).{0,200}") {
+        ends(&gold, &pred);
     }
 
     #[test]
-    fn any_mixture_of_latex_is_graded_quickly(
+    fn any_mixture_of_latex_is_graded(
         gold in proptest::collection::vec(proptest::sample::select(pieces(PIECES)), 0..40),
         pred in proptest::collection::vec(proptest::sample::select(pieces(PIECES)), 0..60),
     ) {
-        within_limit(&format!("${}$", gold.concat()), &format!("${}$", pred.concat()));
+        ends(&format!("${}$", gold.concat()), &format!("${}$", pred.concat()));
     }
 
     #[test]
-    fn mutated_answers_are_graded_quickly(
+    fn mutated_answers_are_graded(
         row in 0usize..150,
         cuts in proptest::collection::vec((0.0f64..1.0, 0.0f64..1.0, proptest::sample::select(pieces(PIECES))), 1..6),
     ) {
@@ -488,8 +477,8 @@ proptest! {
             pred.splice(i..j, piece.chars());
         }
         let pred: String = pred.into_iter().collect();
-        within_limit(field(row, "gold"), &pred);
-        within_limit(&pred, field(row, "gold"));
+        ends(field(row, "gold"), &pred);
+        ends(&pred, field(row, "gold"));
     }
 
     #[test]

@@ -196,15 +196,15 @@ fn explore_survives_any_request() {
     // Idle connections do not block others.
     let idle: Vec<TcpStream> = (0..100).map(|_| explorer.connect()).collect();
     let begun = Instant::now();
-    assert!(about().contains("\"layers\"") && begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(about().contains("\"layers\"") && begun.elapsed() < LONGEST, "{:?}", begun.elapsed());
     drop(idle);
-    // Requests whose clients disconnected: each would take some seconds.
+    // Requests whose clients disconnected: they are cancelled, or the next one would wait for them.
     let settings = json!({ "ignore_eos": true, "max_new_tokens": 1_000_000_000, "k_min": 1 });
     for _ in 0..10 {
         drop(send(&explorer, &see("a = 5 ; ? a :", json!({ "settings": settings })), ""));
     }
     let begun = Instant::now();
-    assert!(about().contains("\"layers\"") && begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(about().contains("\"layers\"") && begun.elapsed() < LONGEST, "{:?}", begun.elapsed());
 }
 
 #[test]

@@ -1,10 +1,8 @@
 //! Grading of units, degrees, percentages and text next to an answer. `grade.rs` tests the agreement with math-verify.
 
-use std::time::Duration;
-
 use switchyard::grade::{Grading, Rule, extract, grade};
 
-use crate::common::thread_time;
+use crate::common::assert_ends;
 use crate::grade::{as_judged, field, own};
 
 fn strict() -> Grading {
@@ -47,22 +45,14 @@ fn adjacent_boxes_are_one_answer() {
     assert_eq!(extract("<think>\\boxed{6}</think> \\boxed{5}").as_deref(), Some("5"));
 }
 
-/// CPU time to grade a text, the minimum of several runs.
-fn time(text: &str) -> Duration {
-    let once = || {
-        thread_time(|| {
-            grade("5", text);
-            strict().grade(text, text);
-        })
-    };
-    (0..4).map(|_| once()).min().unwrap_or_default()
-}
-
+/// No time is asserted, only that the work ends: one pass takes a second or two, quadratic work many hours.
 #[test]
-fn time_grows_with_the_length_of_a_text() {
+fn a_text_of_megabytes_is_graded_in_one_pass() {
     for piece in ["$ ", "**", "\\( \\)", "\\boxed{", "5 km or ", "km/", "5\n", "#", "answer is ", "} ", "~", "\\,"] {
-        let (short, long) = (time(&piece.repeat(20_000)), time(&piece.repeat(160_000)));
-        // Eight times the text, with tolerance for a busy machine; quadratic time would be 64 times.
-        assert!(long < short * 28 + Duration::from_millis(20), "{piece:?}: {short:?}, then {long:?}");
+        let text = piece.repeat(1_000_000);
+        assert_ends(&format!("{piece:?}"), || {
+            grade("5", &text);
+            strict().grade(&text, &text);
+        });
     }
 }
