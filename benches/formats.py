@@ -29,6 +29,8 @@ import torch
 
 # The bf16 file, where ours rounds what is multiplied to bf16, as PyTorch does.
 ROUNDED = "stored-bf16"
+# The integer files, where ours rounds what is multiplied to 8 bits, as llama.cpp does.
+INTEGERS = "stored-q8"
 DIMS = peer.SIZES["smollm2"][0]
 # llama.cpp's own quantiser writes them; its numbers of these types.
 K_TYPES = {"q4_k": 14, "q5_k": 16, "q6_k": 18}
@@ -176,6 +178,8 @@ def main():
                     row[form]["PyTorch"] = child("--pytorch", form, *wider, "--seconds", str(a.seconds))
             if "bf16" in paths:
                 row[ROUNDED] = {**row["bf16"], "ours": ours(a, paths["bf16"], ROUNDED)}
+            for form in (form for form in paths if form.startswith("q")):
+                row[f"{form}, {INTEGERS}"] = {**row[form], "ours": ours(a, paths[form], INTEGERS)}
             rounds.append(row)
             print(json.dumps(row), file=sys.stderr, flush=True)
     if a.json:

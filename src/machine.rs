@@ -15,7 +15,7 @@ use burn_cubecl::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 
 use crate::model::Decoder;
 use crate::model::checkpoint::ModelFiles;
-use crate::ops;
+use crate::ops::{self, stored::Inputs};
 use crate::world::Place;
 
 /// The user's choice, checked.
@@ -67,6 +67,9 @@ names! {
         Stored = "stored",
         /// As `Stored` on the CPU, with the other factor of a stored matrix rounded to bf16 first. Recipes and commands call it `stored-bf16`.
         StoredBf16 = "stored-bf16",
+        /// As `Stored` on the CPU, with the other factor of a matrix of integers rounded to 8 bits per 32 values, as in llama.cpp: for
+        /// decoding, not for gradients or readings of states. Recipes and commands call it `stored-q8`.
+        StoredQ8 = "stored-q8",
     }
 }
 
@@ -75,7 +78,8 @@ impl Compute {
     pub fn new(model: &Decoder) -> Self {
         match model.norm.weight.val().dtype() {
             DType::BF16 => Compute::Bf16,
-            _ if model.rounds_inputs() => Compute::StoredBf16,
+            _ if model.rounds_inputs(Inputs::Bf16) => Compute::StoredBf16,
+            _ if model.rounds_inputs(Inputs::Q8) => Compute::StoredQ8,
             _ if model.is_kept() => Compute::Stored,
             _ if ops::rounds_to_tf32() => Compute::Tf32,
             _ => Compute::F32,
@@ -85,14 +89,14 @@ impl Compute {
     /// Type of multiplied floats.
     pub fn dtype(self) -> FloatDType {
         match self {
-            Compute::F32 | Compute::Tf32 | Compute::Stored | Compute::StoredBf16 => FloatDType::F32,
             Compute::Bf16 => FloatDType::BF16,
+            _ => FloatDType::F32,
         }
     }
 
     /// Whether matrices stay in their stored type, frozen.
     pub fn is_stored(self) -> bool {
-        matches!(self, Compute::Stored | Compute::StoredBf16)
+        matches!(self, Compute::Stored | Compute::StoredBf16 | Compute::StoredQ8)
     }
 
     fn runs_on(self, device: &Device) -> bool {
@@ -101,7 +105,7 @@ impl Compute {
             Compute::Tf32 => ops::has_tf32(device),
             // Our kernels do not work with Burn's fusion.
             Compute::Stored => is_cpu(device) || !cfg!(feature = "fusion"),
-            Compute::StoredBf16 => is_cpu(device),
+            Compute::StoredBf16 | Compute::StoredQ8 => is_cpu(device),
         };
         keeps && device.supports_dtype(self.dtype())
     }
@@ -115,7 +119,8 @@ impl Compute {
     pub fn load(self, checkpoint: &ModelFiles, device: &Device) -> Result<Decoder> {
         match self {
             Compute::Stored => Decoder::load_kept(checkpoint, device),
-            Compute::StoredBf16 => Decoder::load_kept_in_bf16(checkpoint, device),
+            Compute::StoredBf16 => Decoder::load_kept_rounding(checkpoint, Inputs::Bf16, device),
+            Compute::StoredQ8 => Decoder::load_kept_rounding(checkpoint, Inputs::Q8, device),
             Compute::F32 | Compute::Tf32 | Compute::Bf16 => {
                 Ok(self.apply(Decoder::load_in(checkpoint, self.dtype(), device)?))
             }
@@ -126,7 +131,7 @@ impl Compute {
     pub fn load_to_train(self, checkpoint: &ModelFiles, device: &Device) -> Result<Decoder> {
         match self {
             Compute::Stored => Decoder::load_kept_to_train(checkpoint, device),
-            Compute::StoredBf16 => self.load(checkpoint, device),
+            Compute::StoredBf16 | Compute::StoredQ8 => self.load(checkpoint, device),
             Compute::F32 | Compute::Tf32 | Compute::Bf16 => Decoder::load_in(checkpoint, self.dtype(), device),
         }
     }
@@ -294,11 +299,7 @@ fn adapter(_device: &Device) -> Option<String> {
 pub fn list() -> String {
     let mut out = String::new();
     for (name, device) in devices() {
-        let types: Vec<_> = [Compute::F32, Compute::Tf32, Compute::Bf16, Compute::Stored, Compute::StoredBf16]
-            .iter()
-            .filter(|t| t.runs_on(device))
-            .map(|t| t.name())
-            .collect();
+        let types: Vec<_> = Compute::ALL.iter().filter(|t| t.runs_on(device)).map(|t| t.name()).collect();
         let adapter = adapter(device).map_or_else(String::new, |adapter| format!("   {adapter}"));
         out += &format!("{name:<8} {}{adapter}\n", types.join(", "));
     }

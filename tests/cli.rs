@@ -402,6 +402,7 @@ fn a_bench_prints_every_requested_rate() {
         (&["--peak-tflops", "0"], "--peak-tflops"),
         (&["--launches", "--new", "1"], "--new"),
         (&["--dtype", "stored-bf16"], "no matrix is stored in bf16"),
+        (&["--dtype", "stored-q8"], "no matrix is stored as integers"),
         (&["--dtype", "tf32"], "cpu does not compute in it"),
     ] {
         refused(&[&["bench", &model], bad].concat(), &[why]);
@@ -409,6 +410,23 @@ fn a_bench_prints_every_requested_rate() {
     if !cfg!(feature = "gpu") {
         refused(&["bench", &model, "--launches"], &["no GPU", "--features"]);
     }
+}
+
+#[test]
+fn eight_bit_inputs_are_for_decoding_and_their_cost_is_printed() {
+    let [model, micro] =
+        ["gguf/tiny-q4_0.gguf", "micro"].map(|name| format!("{}/fixtures/{name}", switchyard::store::CHECKOUT));
+    let decode = ["generate", "--model", &model, "--ids", "5,6,7", "--max-new-tokens", "2", "--dtype", "stored-q8"];
+    let output = probe(&decode);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.contains("mean KL from stored") && said.contains("of 3 positions"),
+        "{said}"
+    );
+    refused(&["lens", "--model", &model, "--ids", "5,6", "--dtype", "stored-q8"], &["stored-q8", "use stored"]);
+    refused(&[&micro, "--only", "accuracy,teacher_forced", "--dtype", "stored-q8"], &["teacher_forced", "--only"]);
+    // Its weights are floats.
+    refused(&[&micro, "--only", "accuracy", "--dtype", "stored-q8"], &["no matrix is stored as integers"]);
 }
 
 #[test]
@@ -454,6 +472,9 @@ fn impossible_requests_are_errors_before_any_work() {
     generate(&["--prompt", "w1", "--chat"], &["chat template"]);
     let latent = word_vocabulary().switch().expect("switch tokens").latent.to_string();
     generate(&["--ids", &format!("1,{latent}")], &["<latent>"]);
+    let batch = format!("{{\"ids\": [1]}}\n{{\"ids\": [1, {latent}]}}\n");
+    std::fs::write(fixture.path("batch.jsonl"), batch).expect("writes");
+    generate(&["--prompts", &fixture.text("batch.jsonl")], &["prompts[1]", "<latent>"]);
 }
 
 #[test]

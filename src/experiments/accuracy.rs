@@ -23,6 +23,7 @@ pub const ABOUT: About = About::asking(
 )
 .of_grpo_start()
 .of_responses()
+.of_text_alone()
 .at_first();
 
 settings! {

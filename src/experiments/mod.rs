@@ -20,12 +20,12 @@ use serde_json::Value;
 
 pub use journal::Journal;
 
-use crate::Described;
 use crate::nth::Nth;
 use crate::recipe::{MOST_ROWS, set};
 use crate::schema::stream_name;
 use crate::store::FlatRow;
 use crate::study::Study;
+use crate::{Described, Setting};
 
 /// Description of an experiment, and when it runs.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +39,8 @@ pub struct About {
     pub of_grpo_start: bool,
     /// Whether it reads decoded responses, which shards of `probe` save.
     pub reads_responses: bool,
+    /// Whether it reads decoded text alone, neither states nor gradients: it may compute with coarsely rounded inputs (`stored-q8`).
+    pub only_decodes: bool,
     /// Whether it measures `<swi>` itself: on a model that never learnt it, it runs only if `--only` names it, with a mark.
     pub of_switching: bool,
     /// Whether `probe` runs it by default: seconds on a small model, and a finding by itself.
@@ -52,6 +54,7 @@ impl About {
             on_request: false,
             of_grpo_start: false,
             reads_responses: false,
+            only_decodes: false,
             of_switching: false,
             first_look: false,
         }
@@ -70,6 +73,11 @@ impl About {
     #[must_use]
     pub const fn of_responses(self) -> Self {
         Self { reads_responses: true, ..self }
+    }
+
+    #[must_use]
+    pub const fn of_text_alone(self) -> Self {
+        Self { only_decodes: true, ..self }
     }
 
     #[must_use]
@@ -96,7 +104,7 @@ pub struct Experiment {
     /// Its settings, for the manifest.
     pub settings: fn(&Settings) -> Value,
     /// Names and descriptions of its settings.
-    pub described: &'static [(&'static str, &'static str)],
+    pub described: &'static [Setting],
     /// Joins the measurements of all shards into the output of a single process.
     pub merge: fn(&mut Journal, &[FlatRow]) -> Result<String>,
 }

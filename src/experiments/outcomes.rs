@@ -8,8 +8,10 @@ pub use super::NoSettings as Config;
 use crate::schema::OutcomeRow;
 use crate::study::Study;
 
-pub const ABOUT: About =
-    About::asking("every problem's outcome and length (fig:token-dist, fig:token-cdf)").of_grpo_start().of_responses();
+pub const ABOUT: About = About::asking("every problem's outcome and length (fig:token-dist, fig:token-cdf)")
+    .of_grpo_start()
+    .of_responses()
+    .of_text_alone();
 
 /// The rows, in the order of the problems.
 pub fn rows(study: &Study, _config: &Config) -> Result<Vec<OutcomeRow>> {

@@ -21,7 +21,8 @@ use crate::study::answers::graded;
 
 pub const ABOUT: About =
     About::asking("pass@k: correct in one of k samples, majority of k, distinct answers (sampled, not greedy)")
-        .on_request();
+        .on_request()
+        .of_text_alone();
 
 settings! {
     pub struct Config {
@@ -42,7 +43,7 @@ pub(super) struct Draws {
 /// One row per power of two up to the number of samples, and one for all of them.
 ///
 /// # Errors
-/// No samples; a temperature of 0 (all samples would be equal); failures of the decoder.
+/// No samples; a temperature of 0 (all samples would be equal); a single problem; failures of the decoder.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<PassRow>> {
     let &Config { samples, temperature } = config;
     ensure!(samples > 0, "pass_at_k.samples: 0 answers of a problem; draw at least 1");
@@ -106,6 +107,7 @@ impl Draws {
 pub(super) fn drawn(study: &Study, config: &Config) -> Result<Vec<Draws>> {
     let sampling = Sampling { temperature: config.temperature, seed: study.seed, ..Sampling::default() };
     sampling.check()?;
+    study.require(study.corpus.test.len() > 1, || "samples of one problem have no interval: use two or more".into())?;
     let settings = DecodeSettings { sampling, ..study.settings() };
     let batches = batches(&requests(&study.corpus)?, config.samples, study.batch_size());
     let traces = study.each("batches sampled", &batches, |(batch, samples)| {
@@ -142,7 +144,19 @@ pub fn table(rows: &[PassRow]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::machine::Machine;
+    use crate::study::{DoesNotApply, ProblemChoice};
+
+    #[test]
+    fn one_problem_does_not_apply() {
+        let asked = ProblemChoice { problems: Some(1), ..ProblemChoice::default() };
+        let study = Study::open_run(Path::new("fixtures/micro"), "sft", &asked, &Machine::default()).expect("micro");
+        let why = rows(&study, &Config::default()).expect_err("one problem");
+        assert!(why.is::<DoesNotApply>(), "{why:#}");
+    }
 
     /// By counting every choice of k of n.
     fn counted(right: &[bool], k: usize) -> f64 {

@@ -155,6 +155,7 @@ impl Attention {
     /// Each head's share of the output, without the bias: z `[B, L, H, dh]` → `[B, L, H, D]`.
     fn per_head(&self, z: Tensor<4>) -> Result<Tensor<4>> {
         let [b, l, h, dh] = z.dims();
+        let z = self.o_proj.rounded(z.reshape([b, l, h * dh]))?.reshape([b, l, h, dh]);
         let weight = self.o_proj.floats(&z.device())?;
         let d = weight.dims()[1];
         // A product a head, with the rows of all of the batch: no matrix is repeated.

@@ -16,7 +16,7 @@ use super::lora::TARGETS;
 use super::mlp::FeedForward;
 use super::norm::Norm;
 use super::span::Span;
-use crate::ops::{self, RotaryAngles, Targets};
+use crate::ops::{self, RotaryAngles, Targets, stored::Inputs};
 use crate::progress::ensure_wanted;
 
 /// One transformer layer. [`NormPlace`] determines its norms.
@@ -258,9 +258,9 @@ impl Decoder {
         matches!(&self.embed_tokens, Matrix::Kept(kept) if !kept.matrix.is_on_device())
     }
 
-    /// Whether inputs of its stored matrices are rounded to bf16 ([`Self::load_kept_in_bf16`]).
-    pub fn rounds_inputs(&self) -> bool {
-        self.any_matrix(|matrix| matches!(matrix, Matrix::Kept(kept) if kept.matrix.rounds_inputs()))
+    /// Whether inputs of some of its stored matrices are rounded in this way ([`Self::load_kept_rounding`]).
+    pub fn rounds_inputs(&self, inputs: Inputs) -> bool {
+        self.any_matrix(|matrix| matches!(matrix, Matrix::Kept(kept) if kept.matrix.inputs() == inputs))
     }
 
     fn any_matrix(&self, holds: impl Fn(&Matrix) -> bool) -> bool {
@@ -490,6 +490,13 @@ impl Decoder {
         let lengths: Vec<usize> = ids.iter().map(Vec::len).collect();
         let h = self.hidden(x, &Span::prompts(&lengths, false), &mut self.cache_for_one_call(ids.len()), hooks)?;
         Ok(self.unembed(h))
+    }
+
+    /// Logits of the last positions of one row, at most `n`: `[n, V]`.
+    pub fn last_logits(&self, ids: &[u32], n: usize) -> Result<Tensor<2>> {
+        let (len, x) = (ids.len(), self.embed(&[ids.to_vec()])?);
+        let h = self.hidden(x, &Span::prompts(&[len], false), &mut self.cache_for_one_call(1), &mut Hooks::none())?;
+        Ok(self.unembed(h.narrow(1, len - n.min(len), n.min(len))).squeeze_dim(0))
     }
 }
 

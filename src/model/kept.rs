@@ -10,7 +10,7 @@ use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use super::checkpoint::{ModelFiles, expected_parameters};
 use super::decoder::Decoder;
 use super::linear::{Linear, Matrix};
-use crate::ops::stored::{Format, StoredMatrix};
+use crate::ops::stored::{Format, Inputs, StoredMatrix};
 pub use matrix::AdaptedMatrix;
 
 /// Number of weights from which on f32 matrices are stored too. Their rows are then contiguous, a tenth faster if memory bandwidth is the
@@ -38,19 +38,31 @@ impl Decoder {
         Self::load_stored(checkpoint, true, device, |matrix| matrix)
     }
 
-    /// As [`Self::load_kept`], with inputs of every stored matrix rounded to bf16 before the product, as in a bf16 model: on a processor with
-    /// bf16 products, large batches take half the time. Sums are f32.
+    /// As [`Self::load_kept`], with inputs rounded before the product: to bf16, as in a bf16 model (on a processor with bf16 products, large
+    /// batches take half the time), or to 8 bits, for integer products with matrices of integers. Sums are f32.
     /// # Errors
-    /// As [`Self::load_kept`]; a checkpoint without bf16 matrices, which would gain nothing.
-    pub fn load_kept_in_bf16(checkpoint: &ModelFiles, device: &Device) -> Result<Self> {
+    /// As [`Self::load_kept`]; a checkpoint without matrices that gain by it.
+    pub fn load_kept_rounding(checkpoint: &ModelFiles, inputs: Inputs, device: &Device) -> Result<Self> {
+        let gains = |matrix: &StoredMatrix| match inputs {
+            Inputs::Exact => true,
+            Inputs::Bf16 => matrix.has(Format::Bf16),
+            Inputs::Q8 => matrix.has_integers(),
+        };
         let mut found = false;
         let decoder = Self::load_stored(checkpoint, is_large(checkpoint), device, |matrix| {
-            found |= matrix.has(Format::Bf16);
-            matrix.rounding_inputs()
+            let gains = gains(&matrix);
+            found |= gains;
+            // A bf16 model rounds the inputs of its f32 matrices as well.
+            if gains || inputs == Inputs::Bf16 { matrix.with_inputs(inputs) } else { matrix }
         })?;
+        let (stored, dtype) = if inputs == Inputs::Bf16 {
+            ("in bf16", "stored-bf16")
+        } else {
+            ("as integers (Q8_0, Q4_K, ...)", "stored-q8")
+        };
         ensure!(
             found,
-            "{}: no matrix is stored in bf16: --dtype stored-bf16 would only lose precision; use stored",
+            "{}: no matrix is stored {stored}: --dtype {dtype} would only lose precision; use stored",
             checkpoint.path.display()
         );
         Ok(decoder)

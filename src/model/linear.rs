@@ -124,6 +124,14 @@ impl Linear {
         ops::adapted(x, &weight.base(), [&lora.a.val(), &lora.b.val()], lora.scale)
     }
 
+    /// x `[B, L, d_in]`, rounded as before the product with W.
+    pub(super) fn rounded(&self, x: Tensor<3>) -> Result<Tensor<3>> {
+        match &self.weight {
+            Matrix::Dense(_) => Ok(x),
+            Matrix::Kept(kept) => kept.matrix.rounded(x),
+        }
+    }
+
     /// W without the bias as floats, `[d_in, d_out]`, factors merged; a copy for a stored matrix.
     pub fn floats(&self, device: &Device) -> Result<Tensor<2>> {
         match &self.weight {
@@ -149,13 +157,7 @@ impl Linear {
     pub(crate) fn backward(&self, y: Tensor<3>) -> Tensor<3> {
         match &self.weight {
             Matrix::Dense(weight) => ops::matmul(y, weight.val().transpose().unsqueeze()),
-            Matrix::Kept(kept) => {
-                let x = ops::linear_stored_back(y.clone(), &kept.matrix);
-                match kept.back_through_factors(y) {
-                    Some(more) => x + more,
-                    None => x,
-                }
-            }
+            Matrix::Kept(kept) => kept.back(y),
         }
     }
 
@@ -207,11 +209,11 @@ impl Matrix {
         }
     }
 
-    /// `y T`: `[B, L, V]` → `[B, L, D]`. Not for a table that is being trained.
+    /// `y T`: `[B, L, V]` → `[B, L, D]`.
     pub(crate) fn as_head_back(&self, y: Tensor<3>) -> Tensor<3> {
         match self {
             Matrix::Dense(table) => ops::matmul(y, table.val().unsqueeze()),
-            Matrix::Kept(kept) => ops::linear_stored_back(y, &kept.matrix),
+            Matrix::Kept(kept) => kept.back(y),
         }
     }
 }

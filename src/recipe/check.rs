@@ -200,7 +200,7 @@ impl Shared {
     fn check_optimizer(&self) -> Result<()> {
         let o = &self.optimizer;
         ensure!(
-            o.dtype != Compute::StoredBf16,
+            !matches!(o.dtype, Compute::StoredBf16 | Compute::StoredQ8),
             "optimizer.dtype (--dtype) {}: is for models that are examined; train with stored, f32 or bf16",
             o.dtype.name()
         );

@@ -8,7 +8,7 @@ use switchyard::loading::Checkpoint;
 use switchyard::machine::Compute;
 use switchyard::model::checkpoint::peft::Apply;
 use switchyard::model::checkpoint::{Dtype, ModelFiles, SaveOptions, save_hf_folder, write_random};
-use switchyard::model::{Decoder, Hooks, ModelConfig, Span};
+use switchyard::model::{Decoder, HookSpec, Hooks, ModelConfig, Span};
 use switchyard::ops::Targets;
 use switchyard::parity::recorder::{padded, pieces, ragged, record};
 
@@ -261,6 +261,29 @@ fn large_f32_models_stay_in_their_stored_format() {
     compare(&large, &ids);
 }
 
+/// Observing the heads' results does not change the first attention's output, whose inputs are rounded.
+fn assert_heads_are_rounded(model: &Decoder, ids: &[u32], name: &str) {
+    let layers = model.config().num_hidden_layers;
+    let [plain, observed] = [false, true].map(|observes| {
+        let mut out = vec![];
+        let mut hooks = Hooks::none();
+        if observes {
+            hooks.observe(&HookSpec::all("blocks.0.attn.hook_result"), layers, |_, _| Ok(())).expect("a point");
+        }
+        hooks
+            .observe(&HookSpec::all("blocks.0.hook_attn_out"), layers, |_, value| {
+                out = value.to_vec()?;
+                Ok(())
+            })
+            .expect("a point");
+        model.logits(&[ids.to_vec()], &mut hooks).expect("a forward");
+        drop(hooks);
+        out
+    });
+    let off = relative(&observed, &plain, name);
+    assert!(off <= 1e-4, "{name}, {} positions: observing the heads changes attention by {off:e}", ids.len());
+}
+
 #[test]
 fn rounded_inputs_cost_only_bf16_rounding() {
     let root = tempfile::tempdir().expect("a folder");
@@ -279,6 +302,7 @@ fn rounded_inputs_cost_only_bf16_rounding() {
         for n in [8, most] {
             let off = relative(&logits(&rounded, &long[..n]), &logits(&wide, &long[..n]), name);
             assert!((1e-4..0.03).contains(&off), "{name}, {n} rows: off by {off:e}");
+            assert_heads_are_rounded(&rounded, &long[..n], name);
         }
         let few = logits(&rounded, &long[..8]);
         let off = relative(&few, &logits(&rounded, &long)[..few.len()], name);
@@ -288,6 +312,26 @@ fn rounded_inputs_cost_only_bf16_rounding() {
         Compute::StoredBf16.load(&ModelFiles::open_folder(fixture("tiny/qwen3_tied")).expect("opens"), &Device::flex());
     let text = text.expect_err("refused").to_string();
     assert!(text.contains("qwen3_tied") && text.contains("use stored"), "{text}");
+}
+
+#[test]
+fn inputs_of_eight_bits_cost_only_their_rounding_and_rows_do_not_depend_on_others() {
+    for name in ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k_m", "q5_k_m"] {
+        let checkpoint = ModelFiles::open_gguf(fixture(&format!("gguf/tiny-{name}.gguf"))).expect("opens");
+        let load = |dtype: Compute| dtype.load(&checkpoint, &Device::flex()).expect("loads");
+        let (rounded, exact) = (load(Compute::StoredQ8), load(Compute::Stored));
+        assert_eq!(Compute::new(&rounded), Compute::StoredQ8);
+        let row = |from: u32, n: u32| (from..from + n).map(|i| i * 7 % 20).collect::<Vec<u32>>();
+        let logits =
+            |model: &Decoder, ids: &[Vec<u32>]| values(&model.logits(ids, &mut Hooks::none()).expect("a forward"));
+        for n in [4, 40] {
+            let off = relative(&logits(&rounded, &[row(0, n)]), &logits(&exact, &[row(0, n)]), name);
+            assert!((1e-5..0.1).contains(&off), "{name}, {n} rows: off by {off:e}");
+            assert_heads_are_rounded(&rounded, &row(0, n), name);
+        }
+        let both = logits(&rounded, &[row(3, 5), row(0, 5)]);
+        assert_eq!(logits(&rounded, &[row(0, 5)]), both[both.len() / 2..], "{name}: a row alone");
+    }
 }
 
 #[test]

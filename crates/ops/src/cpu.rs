@@ -83,8 +83,9 @@ impl Cpu {
 
     fn arch(self) -> Option<Arch> {
         match self {
+            // Neither of pulp's sets has F16C, which [`has_f16c`] promises.
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => pulp::x86::V4::try_new().map(Arch::V4),
+            Self::Avx512 if std::arch::is_x86_feature_detected!("f16c") => pulp::x86::V4::try_new().map(Arch::V4),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 if std::arch::is_x86_feature_detected!("f16c") => pulp::x86::V3::try_new().map(Arch::V3),
             #[cfg(target_arch = "aarch64")]
@@ -172,6 +173,8 @@ pub(super) mod tests {
         let wrong = Cpu::named("sse").unwrap_err().to_string();
         assert!(wrong.contains("\"sse\"") && wrong.contains("scalar"), "{wrong}");
         let foreign = if cfg!(target_arch = "aarch64") { "avx2" } else { "neon" };
+        #[cfg(target_arch = "x86_64")]
+        assert!(Cpu::best() == Cpu::Scalar || std::arch::is_x86_feature_detected!("f16c"));
         let missing = Cpu::named(foreign).unwrap_err().to_string();
         assert!(missing.contains("does not have") && missing.contains(foreign), "{missing}");
     }

@@ -3,13 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use anyhow::{Result, anyhow, ensure};
+use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 
 #[cfg(all(feature = "gpu", not(feature = "fusion")))]
 use super::cube::DeviceMatrix;
-use super::like_parts;
-use super::stored::StoredMatrix;
+use super::stored::{Inputs, StoredMatrix};
+use super::{fused, like_parts};
 
 /// `[rows, width]`, as its file stores it.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ impl FrozenMatrix {
         if super::is_cpu(device) {
             return Ok(Self::Host(Arc::new(stored)));
         }
-        ensure!(!stored.rounds_inputs(), "inputs are rounded to bf16 on the CPU only");
+        ensure!(stored.inputs() == Inputs::Exact, "inputs are rounded on the CPU only");
         #[cfg(all(feature = "gpu", not(feature = "fusion")))]
         return Ok(Self::Device(Arc::new(DeviceMatrix::new(stored, device)?)));
         #[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
@@ -54,13 +54,29 @@ impl FrozenMatrix {
         }
     }
 
-    /// Whether inputs are rounded to bf16 before the product.
-    pub fn rounds_inputs(&self) -> bool {
+    /// How inputs are rounded before the product.
+    pub fn inputs(&self) -> Inputs {
         match self {
-            Self::Host(stored) => stored.rounds_inputs(),
+            Self::Host(stored) => stored.inputs(),
             #[cfg(all(feature = "gpu", not(feature = "fusion")))]
-            Self::Device(_) => false,
+            Self::Device(_) => Inputs::Exact,
         }
+    }
+
+    /// x `[B, L, width]`, rounded as before the product. Values of 8 bits have no gradient.
+    ///
+    /// # Errors
+    /// A device that cannot be read.
+    pub fn rounded(&self, x: Tensor<3>) -> Result<Tensor<3>> {
+        Ok(match self.inputs() {
+            Inputs::Exact => x,
+            Inputs::Bf16 => x.cast(FloatDType::BF16).cast(FloatDType::F32),
+            Inputs::Q8 => {
+                let (shape, device) = (x.dims(), x.device());
+                let values = x.try_into_vec_as::<f32>().map_err(|e| anyhow!("rounding inputs: {e:?}"))?;
+                Tensor::from_data(TensorData::new(fused::rounded_to_q8(&values, shape[2]), shape), &device)
+            }
+        })
     }
 
     /// Its first rows only.

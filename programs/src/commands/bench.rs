@@ -206,7 +206,7 @@ impl Bench {
         if self.launches {
             machine::count_launches()?;
         }
-        self.machine.compute(|machine| self.run_on(machine))
+        self.machine.compute_decoding(|machine| self.run_on(machine))
     }
 
     /// A line for `work`, which makes this many tokens.

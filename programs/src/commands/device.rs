@@ -1,6 +1,6 @@
 //! `--device`, `--dtype`, `--threads`, `--list-devices`: the same for every program with a model. Knows clap and [`Machine`].
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, ValueEnum};
 
 use switchyard::machine::{self, Compute, Machine};
@@ -21,7 +21,8 @@ pub struct MachineArgs {
     /// bits of mantissa, for their tensor cores (PyTorch's `allow_tf32`). `stored` computes in f32 with frozen weights in their file's type
     /// (bf16, f16, GGUF's Q8_0, Q6_K, Q5, Q4) in the computer's or the GPU's memory: for models that are examined, and for the base under
     /// `train`'s LoRA factors. `stored-bf16`, on the CPU and not for `train`, does the same and rounds the inputs of products to bf16, as
-    /// PyTorch does in bf16: three digits instead of seven, and on processors with bf16 products long prompts take about half the time. By
+    /// PyTorch does in bf16: three digits instead of seven, and on processors with bf16 products long prompts take about half the time.
+    /// `stored-q8`, on the CPU and for decoding alone, rounds the inputs of matrices of integers to 8 bits, as llama.cpp does: two digits. By
     /// default stored on the CPU and f32 on a GPU, for `train` the recipe's optimizer.dtype (f32)
     #[arg(long, help_heading = HEADING, value_enum)]
     dtype: Option<DtypeArg>,
@@ -37,6 +38,7 @@ enum DtypeArg {
     Bf16,
     Stored,
     StoredBf16,
+    StoredQ8,
 }
 
 impl MachineArgs {
@@ -48,14 +50,27 @@ impl MachineArgs {
             DtypeArg::Bf16 => Compute::Bf16,
             DtypeArg::Stored => Compute::Stored,
             DtypeArg::StoredBf16 => Compute::StoredBf16,
+            DtypeArg::StoredQ8 => Compute::StoredQ8,
         })
+    }
+
+    /// As [`Self::compute_decoding`], for work that reads or differentiates states.
+    ///
+    /// # Errors
+    /// `stored-q8`; as [`Self::compute_decoding`].
+    pub fn compute<R: Send>(&self, work: impl FnOnce(&Machine) -> Result<R> + Send) -> Result<R> {
+        ensure!(
+            self.dtype() != Some(Compute::StoredQ8),
+            "--dtype stored-q8 rounds inputs to 8 bits: for `probe generate`, `probe bench` and experiments that only decode; use stored"
+        );
+        self.compute_decoding(work)
     }
 
     /// Runs a program's work on this machine, with equally many threads for tensor operations and workers.
     ///
     /// # Errors
     /// Vector instructions that the processor lacks, a missing device, an unsupported float type, failures of the work.
-    pub fn compute<R: Send>(&self, work: impl FnOnce(&Machine) -> Result<R> + Send) -> Result<R> {
+    pub fn compute_decoding<R: Send>(&self, work: impl FnOnce(&Machine) -> Result<R> + Send) -> Result<R> {
         Cpu::chosen()?;
         let device = machine::by_name(&self.device)?;
         let machine = Machine {

@@ -29,6 +29,6 @@ impl Experiments {
         let Self { targets, chosen, .. } = self;
         let (settings, less) = (&chosen.settings()?, chosen.is_open() && targets.phase.is_empty());
         let runner = Runner { program: "probe", targets, chosen, settings, blocks: BlockOrigin::Own, less };
-        self.machine.compute(|machine| runner.run(machine).map(drop))
+        self.machine.compute_decoding(|machine| runner.run(machine).map(drop))
     }
 }

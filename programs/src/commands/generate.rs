@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -21,9 +21,10 @@ use super::{ModelArgs, print, print_styled, tensors};
 use switchyard::interventions::{ChangeReport, Changes};
 use switchyard::latent::{Decode, DecodeSettings, End, Request, Sampling, Sequence, Trace, decode};
 use switchyard::loading::{Checkpoint, Loaded};
-use switchyard::machine::Machine;
+use switchyard::machine::{Compute, Machine};
 use switchyard::model::hooks::{Recording, parse_specs};
-use switchyard::model::{HookSpec, Hooks, Step};
+use switchyard::model::{Decoder, HookSpec, Hooks, Step};
+use switchyard::ops;
 use switchyard::progress::{go_on, say, stop_flag};
 use switchyard::text::{Chat, Vocabulary};
 
@@ -143,7 +144,7 @@ impl Generate {
     /// # Errors
     /// Anything wrong with the request before any weight is read; later, logits that are not finite.
     pub fn run(&self) -> Result<()> {
-        self.machine.compute(|machine| self.run_on(machine))
+        self.machine.compute_decoding(|machine| self.run_on(machine))
     }
 
     fn run_on(&self, machine: &Machine) -> Result<()> {
@@ -154,7 +155,18 @@ impl Generate {
         let prompts = self.prompts(&opened)?;
         let request = GenerateRequest { prompts, hooks: self.edit.hook.clone(), ..self.request.clone() };
         let checked = request.check(&Subject::from(&opened))?;
+        // Before the other weights are read: both at once might not fit.
+        let exact = match machine.dtype {
+            Compute::StoredQ8 => {
+                let exact = self.model.open()?.load_as(Compute::Stored, &machine.device)?;
+                Some(last_log_probabilities(&exact.model, &checked.prompts)?)
+            }
+            _ => None,
+        };
         let loaded = opened.load_on(machine)?;
+        if let Some(exact) = exact {
+            say(&describe_rounding(&exact, &last_log_probabilities(&loaded.model, &checked.prompts)?));
+        }
         let Generation { traces, fired } = checked.run(&loaded, &self.model.named()?, Some(stop_flag()))?;
         ensure!(!traces.is_empty(), "the decoder returned nothing");
         for trace in &traces {
@@ -184,7 +196,7 @@ impl Generate {
                 let Prompt::Text(text) = prompt else {
                     bail!("{}: `ids` with --chat: a template needs text, give `prompt`", places[index]);
                 };
-                *prompt = Prompt::Ids(chat.encode(vocabulary, text)?);
+                *prompt = Prompt::Ids(chat.encode(vocabulary, text).with_context(|| places[index].clone())?);
             }
         }
         let ids = Subject::from(opened).encode_at(&prompts, &places)?;
@@ -309,6 +321,39 @@ fn describe_counts(trace: &Trace) -> String {
     format!("{tokens} tokens, {latents} latent steps in {blocks} block{s}")
 }
 
+/// Positions of each prompt at which `stored-q8` is compared with `stored`.
+const COMPARED: usize = 64;
+
+/// log p of every next token at the last positions of each prompt.
+fn last_log_probabilities(model: &Decoder, prompts: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
+    let mut all = vec![];
+    for prompt in prompts {
+        go_on()?;
+        let logits = ops::wide::log_softmax(model.last_logits(prompt, COMPARED)?);
+        let width = logits.dims()[1];
+        let values = logits.try_into_vec_as::<f32>().map_err(|e| anyhow!("reading logits: {e:?}"))?;
+        all.extend(values.chunks(width).map(<[f32]>::to_vec));
+    }
+    Ok(all)
+}
+
+/// KL(exact ‖ rounded) in nats, and how often the most probable token is the same.
+fn describe_rounding(exact: &[Vec<f32>], rounded: &[Vec<f32>]) -> String {
+    let kl = |(p, q): (&Vec<f32>, &Vec<f32>)| {
+        p.iter().zip(q).map(|(&p, &q)| f64::from(p).exp() * f64::from(p - q)).sum::<f64>().max(0.0)
+    };
+    let first = |x: &[f32]| x.iter().enumerate().fold(0, |best, (i, y)| if *y > x[best] { i } else { best });
+    let kls: Vec<f64> = exact.iter().zip(rounded).map(kl).collect();
+    let same = exact.iter().zip(rounded).filter(|(p, q)| first(p) == first(q)).count();
+    format!(
+        "stored-q8 on these prompts: mean KL from stored {:.2e} nats, largest {:.2e}; the most probable next token is the same at {same} of {} \
+         positions (the last {COMPARED} of each prompt at most)",
+        kls.iter().sum::<f64>() / kls.len().max(1) as f64,
+        kls.iter().copied().fold(0.0, f64::max),
+        kls.len()
+    )
+}
+
 /// A request that fits its model.
 pub(super) struct CheckedGeneration {
     prompts: Vec<Vec<u32>>,
@@ -332,7 +377,10 @@ impl GenerateRequest {
         ensure!(self.record.is_some() == self.out.is_some(), "`record` and `out` go together");
         let settings = self.settings.settings(model)?;
         let prompts = model.encode(&self.prompts)?;
-        prompts.iter().try_for_each(|prompt| self.check_prompt(prompt, model))?;
+        for (index, prompt) in prompts.iter().enumerate() {
+            let checked = self.check_prompt(prompt, model);
+            if prompts.len() > 1 { checked.with_context(|| format!("prompts[{index}]"))? } else { checked? }
+        }
         let changes = Changes::read(&self.hooks, model.config)?;
         let specs = self.record.as_deref().map(parse_specs).transpose()?.unwrap_or_default();
         let (blocks, switches) = (&model.reasoning.blocks, model.switch.is_some());

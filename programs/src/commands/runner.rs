@@ -14,7 +14,7 @@ use crate::report::findings::describe;
 use crate::report::folder::Folder;
 use switchyard::experiments::decodes::{DECODES, ways};
 use switchyard::experiments::{Experiment, Journal, Run, Settings};
-use switchyard::machine::{self, Machine};
+use switchyard::machine::{self, Compute, Machine};
 use switchyard::progress::{Interruption, Progress, go_on, say};
 use switchyard::schema::{BlockOrigin, GRPO_START};
 use switchyard::stats::probe::TooFew;
@@ -74,6 +74,14 @@ impl Runner<'_> {
     pub fn run(&self, machine: &Machine) -> Result<BTreeSet<PathBuf>> {
         self.settings.check()?;
         let experiments = self.chosen.experiments(self.program)?;
+        if machine.dtype == Compute::StoredQ8 {
+            let reads_states = experiments.iter().find(|experiment| !experiment.about.only_decodes);
+            ensure!(
+                reads_states.is_none(),
+                "--dtype stored-q8 rounds inputs to 8 bits, and `{}` reads more than decoded text: name others with --only, or use stored",
+                reads_states.map_or("", |experiment| experiment.name)
+            );
+        }
         let shards = &self.chosen.shards;
         let (shard, probes) = (shards.shard()?, self.program == "probe");
         for experiment in experiments.iter().filter(|e| probes && shard.is_some() && self.chosen.names(e)) {

@@ -8,7 +8,7 @@ use crate::model::adapter::{factors, has_learnt};
 use crate::model::checkpoint::HostTensor;
 use crate::model::checkpoint::peft::Factors;
 use crate::ops::stored::StoredMatrix;
-use crate::ops::{FrozenMatrix, linear, linear_stored, linear_transposed, matmul};
+use crate::ops::{FrozenMatrix, linear, linear_stored, linear_stored_back, linear_transposed, matmul};
 
 /// A frozen matrix `[d_out, d_in]` in its stored type, with the additions of adapters.
 #[derive(Module, Debug)]
@@ -113,10 +113,20 @@ impl AdaptedMatrix {
         }
     }
 
-    /// Contribution of the fixed factors to `y W`, `[B, L, d_out]` → `[B, L, d_in]`; without trained ones.
-    pub(in crate::model) fn back_through_factors(&self, y: Tensor<3>) -> Option<Tensor<3>> {
-        let (a, b) = self.factors.as_ref()?;
-        Some(linear(linear(y, b.clone().transpose()), a.clone().transpose()))
+    /// `y W` with all its rows and factors, `[B, L, d_out]` → `[B, L, d_in]`: the backward pass of [`Self::product`].
+    pub(in crate::model) fn back(&self, y: Tensor<3>) -> Tensor<3> {
+        let held = self.matrix.rows();
+        let x = match &self.learnt {
+            Some(learnt) => {
+                let more = y.dims()[2] - held;
+                let of_stored = linear_stored_back(y.clone().narrow(2, 0, held), &self.matrix);
+                of_stored + linear(y.clone().narrow(2, held, more), learnt.val())
+            }
+            None => linear_stored_back(y.clone(), &self.matrix),
+        };
+        let trained = self.lora.as_ref().map(|lora| (lora.a.val(), lora.b.val().mul_scalar(lora.scale)));
+        let factors = self.factors.iter().cloned().chain(trained);
+        factors.fold(x, |x, (a, b)| x + linear(linear(y.clone(), b.transpose()), a.transpose()))
     }
 
     /// Rows of the matrix as floats, `[n, d_in]`; `None`: all.
@@ -189,4 +199,33 @@ pub(in crate::model) fn index(rows: &[usize], device: &Device) -> Tensor<1, Int>
     let rows: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
     let n = rows.len();
     Tensor::from_data(TensorData::new(rows, [n]), device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::stored::Format;
+
+    /// A table of tokens whose last rows are trained, with factors, maps back as its floats do.
+    #[test]
+    fn the_backward_pass_has_trained_rows_and_factors() {
+        let (device, [rows, width, rank]): (Device, _) = (Default::default(), [40, 8, 2]);
+        let drawn = |n: usize, by: usize| (0..n).map(|i| ((i * by) % 101) as f32 / 50.0 - 1.0).collect::<Vec<_>>();
+        let host = |shape: [usize; 2], by| HostTensor::new(shape.to_vec(), drawn(shape[0] * shape[1], by)).unwrap();
+        let bytes = drawn(rows * width, 37).iter().flat_map(|x| x.to_le_bytes()).collect();
+        let stored = StoredMatrix::new(Format::F32, [rows, width], bytes).unwrap();
+        let factors = || (Factors { a: host([rank, width], 29), b: host([rows, rank], 31) }, 0.5);
+        for (with_factors, learnt) in [(false, 0), (false, 3), (true, 0), (true, 3)] {
+            let table = AdaptedMatrix::new(stored.clone(), with_factors.then(factors), &device).unwrap();
+            let table = match learnt {
+                0 => table,
+                n => table.learning_from(rows - n, ParamId::from(7_u64), &device).unwrap(),
+            };
+            // Several positions: each has a value for every row.
+            let y = Tensor::<3>::from_data(TensorData::new(drawn(5 * rows, 41), [1, 5, rows]), &device);
+            let expected = matmul(y.clone(), table.rows(None, &device).unwrap().unsqueeze());
+            let off = (table.back(y) - expected).abs().max().into_scalar::<f32>();
+            assert!(off < 1e-4, "factors {with_factors}, {learnt} trained rows: off by {off}");
+        }
+    }
 }

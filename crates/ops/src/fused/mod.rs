@@ -26,6 +26,7 @@ mod stored;
 mod stored_back;
 mod stored_bf16;
 mod stored_many;
+mod stored_q8;
 mod turn;
 
 use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor as Float};
@@ -347,6 +348,11 @@ pub(super) fn linear_stored_two(x: Tensor<3>, weights: [FrozenMatrix; 2]) -> [Te
 pub(super) fn linear_stored_three(x: Tensor<3>, weights: [FrozenMatrix; 3]) -> [Tensor<3>; 3] {
     let (a, b, c) = <Dispatch as CpuInference>::linear_stored_three(x.into_dispatch(), weights);
     [a, b, c].map(Tensor::from_dispatch)
+}
+
+/// Rows of `width` values, rounded to 8 bits as for a product with integers.
+pub(super) fn rounded_to_q8(x: &[f32], width: usize) -> Vec<f32> {
+    stored_q8::RoundedInputs::new(x, width).values()
 }
 
 pub(super) fn linear_stored_back(y: Tensor<3>, weight: FrozenMatrix) -> Tensor<3> {

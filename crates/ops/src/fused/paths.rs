@@ -11,7 +11,7 @@ use super::stored_back::rows_through_stored;
 use super::stored_many::many_rows_times_stored;
 use crate::AdamW;
 use crate::cpu::tests::with_each;
-use crate::stored::{Format, StoredMatrix};
+use crate::stored::{Format, Inputs, StoredMatrix};
 
 fn drawn(n: usize, seed: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.0 - 1.0).collect()
@@ -73,7 +73,7 @@ fn products_with_stored_matrices() {
         }
     }
     let [m, k, n] = [40, 96, 20];
-    let (x, w) = (drawn(m * k, 1), StoredMatrix::drawn(Format::Bf16, n, k).rounding_inputs());
+    let (x, w) = (drawn(m * k, 1), StoredMatrix::drawn(Format::Bf16, n, k).with_inputs(Inputs::Bf16));
     let wide = rows_times_transposed(&sizes(&x), &sizes(&w.widened_range(0..n)), [k, n]);
     close("rounded inputs", &wide, || many_rows_times_stored(&x, [&w]).concat());
 }

@@ -8,9 +8,10 @@ use pulp::{Simd, WithSimd};
 
 use super::product::{STREAM_AHEAD, deal, products, soon, streams};
 use super::stored_bf16;
+use super::stored_q8::{IntegerDots, RoundedInputs};
 use crate::cpu::dispatch_halves;
 use crate::stored::formats::{Layout, PIECE, cut_short, with_layout};
-use crate::stored::{Part, StoredMatrix};
+use crate::stored::{Inputs, Part, StoredMatrix};
 
 /// Rows of the matrix per loop.
 const TOGETHER: usize = 4;
@@ -23,15 +24,21 @@ pub(super) fn rows_times_stored<const P: usize>(x: &[f32], weights: [&StoredMatr
     let depth = weights.first().map_or(1, |w| w.width());
     let (rows, columns) = (x.len() / depth, weights.map(StoredMatrix::rows));
     let mut outs = columns.map(|columns| vec![0.0; rows * columns]);
-    let mut rounded = vec![];
-    let x = if weights.iter().any(|w| w.rounds_inputs()) {
-        rounded.extend_from_slice(x);
-        stored_bf16::round(&mut rounded);
-        &rounded[..]
-    } else {
-        x
-    };
+    // Each matrix has its own rounding: a file may store q as integers and v as floats.
+    let rounds = |inputs| weights.iter().any(|w| w.inputs() == inputs);
+    let integers = rounds(Inputs::Q8).then(|| RoundedInputs::new(x, depth));
+    let of_integers = integers.as_ref().map(RoundedInputs::values).unwrap_or_default();
+    let mut of_bf16 = vec![];
+    if rounds(Inputs::Bf16) {
+        of_bf16.extend_from_slice(x);
+        stored_bf16::round(&mut of_bf16);
+    }
     deal(&mut outs, columns, [rows, depth], |which, from, out| {
+        let (x, integers) = match weights[which].inputs() {
+            Inputs::Exact => (x, None),
+            Inputs::Bf16 => (&of_bf16[..], None),
+            Inputs::Q8 => (&of_integers[..], integers.as_ref()),
+        };
         let to = from + out.first().map_or(0, |out| out.len());
         for (start, part) in weights[which].parts() {
             let rows = from.max(start)..to.min(start + part.rows);
@@ -39,6 +46,10 @@ pub(super) fn rows_times_stored<const P: usize>(x: &[f32], weights: [&StoredMatr
                 let at = rows.start - from;
                 let rows = rows.start - start..rows.end - start;
                 with_layout!(part.format, L => {
+                    if let Some(x) = integers.filter(|_| L::INTEGERS.is_some()) {
+                        IntegerDots::<L> { x, part, rows, at, out: &mut *out, layout: PhantomData }.compute();
+                        continue;
+                    }
                     dispatch_halves(StoredDots::<L> { x, depth, part, rows, at, out: &mut *out, layout: PhantomData });
                 });
             }

@@ -15,9 +15,10 @@ use rayon::prelude::*;
 
 use super::many::ROWS;
 use super::stored_bf16;
+use super::stored_q8::RoundedInputs;
 use super::turn::turn;
 use crate::cpu::dispatch;
-use crate::stored::{Format, Part, StoredMatrix};
+use crate::stored::{Format, Inputs, Part, StoredMatrix};
 
 /// Widened values of the matrix per thread: they stay in its cache.
 const WIDE: usize = 1 << 18;
@@ -40,8 +41,7 @@ pub(super) fn many_rows_times_stored<const P: usize>(x: &[f32], weights: [&Store
     for (out, weight) in outs.iter_mut().zip(weights) {
         pieces.extend(cut(out, weight));
     }
-    let rounds = weights.iter().any(|w| w.rounds_inputs());
-    let panels = Panels::new(x, depth, rounds, &pieces);
+    let panels = Panels::new(x, depth, &pieces);
     // A thread starts the next piece when it has finished one, large ones first: pieces of q, k and v differ in size.
     pieces.sort_by_key(|piece| Reverse(piece.rows.len()));
     pieces.into_iter().par_bridge().for_each_init(Scratch::default, |held, piece| piece.fill(&panels, held));
@@ -50,28 +50,42 @@ pub(super) fn many_rows_times_stored<const P: usize>(x: &[f32], weights: [&Store
 
 /// x in panels, in the forms that pieces need.
 struct Panels {
-    floats: Vec<Vec<f32>>,
+    /// Each matrix has its own rounding.
+    floats: Vec<(Inputs, Vec<Vec<f32>>)>,
     pairs: Vec<Vec<u32>>,
 }
 
 impl Panels {
-    fn new(x: &[f32], depth: usize, rounds: bool, pieces: &[StoredPiece]) -> Self {
-        let floats = |x: &[f32]| {
-            let mut panel = turned(x, depth);
-            if rounds {
-                stored_bf16::round(&mut panel);
-            }
-            panel
+    fn new(x: &[f32], depth: usize, pieces: &[StoredPiece]) -> Self {
+        let floats = |inputs: Inputs| {
+            let panel = |x: &[f32]| {
+                if inputs == Inputs::Q8 {
+                    return turned(&RoundedInputs::new(x, depth).values(), depth);
+                }
+                let mut panel = turned(x, depth);
+                if inputs == Inputs::Bf16 {
+                    stored_bf16::round(&mut panel);
+                }
+                panel
+            };
+            let panels: Vec<Vec<f32>> = x.par_chunks(PANEL * depth).map(panel).collect();
+            (inputs, panels)
         };
         let pairs = |x: &[f32]| {
             let panel = turned(x, depth);
             stored_bf16::pairs(&panel, panel.len() / depth)
         };
-        let needed = |in_pairs| if pieces.iter().any(|piece| piece.in_pairs == in_pairs) { x } else { &[] };
+        let is_needed = |inputs: &Inputs| pieces.iter().any(|piece| !piece.in_pairs && piece.inputs == *inputs);
+        let paired: &[f32] = if pieces.iter().any(|piece| piece.in_pairs) { x } else { &[] };
         Self {
-            floats: needed(false).par_chunks(PANEL * depth).map(floats).collect(),
-            pairs: needed(true).par_chunks(PANEL * depth).map(pairs).collect(),
+            floats: [Inputs::Exact, Inputs::Bf16, Inputs::Q8].into_iter().filter(is_needed).map(floats).collect(),
+            pairs: paired.par_chunks(PANEL * depth).map(pairs).collect(),
         }
+    }
+
+    /// Panels of floats with this rounding.
+    fn floats(&self, inputs: Inputs) -> &[Vec<f32>] {
+        self.floats.iter().find(|(of, _)| *of == inputs).map(|(_, panels)| panels.as_slice()).unwrap_or_default()
     }
 }
 
@@ -80,6 +94,7 @@ struct StoredPiece<'a, 'o> {
     part: &'a Part,
     depth: usize,
     rows: Range<usize>,
+    inputs: Inputs,
     in_pairs: bool,
     out: Vec<&'o mut [f32]>,
 }
@@ -95,7 +110,8 @@ struct Scratch {
 
 impl StoredPiece<'_, '_> {
     fn fill(self, panels: &Panels, held: &mut Scratch) {
-        let Self { part, depth, rows, in_pairs, mut out } = self;
+        let Self { part, depth, rows, inputs, in_pairs, mut out } = self;
+        let floats = panels.floats(inputs);
         let wide = if in_pairs { &[] } else { part.widened(rows.clone(), depth, &mut held.wide) };
         held.out.resize(rows.len() * PANEL, 0.0);
         for (i, out) in out.chunks_mut(PANEL).enumerate() {
@@ -105,7 +121,7 @@ impl StoredPiece<'_, '_> {
                 held.fill(0.0);
                 stored_bf16::add(part.bytes(rows.clone()), part.row_bytes, &panels.pairs[i], held);
             } else {
-                dispatch(StoredProduct { wide, panel: &panels.floats[i], depth, out: held });
+                dispatch(StoredProduct { wide, panel: &floats[i], depth, out: held });
             }
             turn(held, step, out);
         }
@@ -114,17 +130,18 @@ impl StoredPiece<'_, '_> {
 
 /// Cuts a matrix and its output `[M, N]` into at least as many pieces as there are threads.
 fn cut<'a, 'o>(out: &'o mut [f32], weight: &'a StoredMatrix) -> Vec<StoredPiece<'a, 'o>> {
-    let depth = weight.width();
+    let (depth, inputs) = (weight.width(), weight.inputs());
     let share = weight.rows().div_ceil(rayon::current_num_threads());
     let most = (WIDE / depth).min(share).max(1);
     let mut left = rows_of(out, weight.rows());
     let mut pieces = vec![];
     for (_, part) in weight.parts() {
-        let in_pairs = weight.rounds_inputs() && part.format == Format::Bf16 && stored_bf16::is_fast();
+        let in_pairs = inputs == Inputs::Bf16 && part.format == Format::Bf16 && stored_bf16::is_fast();
         let size = part.rows.div_ceil(part.rows.div_ceil(most).max(1)).max(1).next_multiple_of(ROWS);
         for from in (0..part.rows).step_by(size) {
             let rows = from..(from + size).min(part.rows);
-            pieces.push(StoredPiece { part, depth, in_pairs, out: split_columns(&mut left, rows.len()), rows });
+            let out = split_columns(&mut left, rows.len());
+            pieces.push(StoredPiece { part, depth, rows, inputs, in_pairs, out });
         }
     }
     pieces
@@ -250,7 +267,7 @@ fn tiles<S: Simd, const R: usize, const T: usize, const STEP: usize>(
 mod tests {
     use super::super::product::rows_times_transposed;
     use super::*;
-    use crate::stored::Format;
+    use crate::stored::{Format, Inputs};
 
     #[test]
     fn rounded_inputs_have_the_products_of_bf16_on_both_sides() {
@@ -260,7 +277,7 @@ mod tests {
         {
             let more: Vec<f32> = (0..2 * k).map(|i| i as f32 / 9000.0 - 0.3).collect();
             let plain = StoredMatrix::drawn(Format::Bf16, n, k).with_rows(&more).unwrap();
-            let w = plain.clone().rounding_inputs();
+            let w = plain.clone().with_inputs(Inputs::Bf16);
             let mut x: Vec<f32> = (0..m * k).map(|i| ((i * 37) % 10_007) as f32 / 5000.0 - 1.0).collect();
             let [[ours], [few]] = [many_rows_times_stored(&x, [&w]), rows_times_stored(&x, [&w])];
             stored_bf16::round(&mut x);

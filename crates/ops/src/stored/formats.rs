@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use pulp::{Simd, WithSimd};
 
 use super::integers::{
-    UP, as_block, bits, eight, five_bits, floats, fours, half, nibbles, signed, special, splat_half, to_fourth,
+    UP, as_block, bits, eight, five_bits, floats, fours, half, halves, nibbles, signed, special, splat_half, to_fourth,
     with_upper,
 };
 use crate::cpu::dispatch_halves;
@@ -51,10 +51,31 @@ pub(crate) trait Layout {
     fn scales<S: Simd>(simd: S, block: &[u8]) -> Self::Scales<S>;
     /// The values of a piece of the block.
     fn widen<S: Simd>(simd: S, block: &[u8], scales: &Self::Scales<S>, piece: usize) -> [f32; PIECE];
+    /// How blocks of integers are multiplied by integers, for formats that have them: a value is
+    /// `(integer − 2^below) · scale + offset`.
+    const INTEGERS: Option<IntegerLayout> = None;
+    /// Scales of the values of a block, one per piece or per half of one, and offsets of its pieces.
+    fn factors<S: Simd>(_block: &[u8]) -> ([f32; 2 * EIGHT], [f32; EIGHT]) {
+        Default::default()
+    }
+    /// The integers of a piece.
+    fn integers<S: Simd>(_block: &[u8], _piece: usize) -> [u8; PIECE] {
+        [0; PIECE]
+    }
     /// A row of floats, in the processor's byte order.
     fn floats(_row: &[u8]) -> Option<&[f32]> {
         None
     }
+}
+
+/// See [`Layout::INTEGERS`].
+#[derive(Clone, Copy)]
+pub(crate) struct IntegerLayout {
+    /// Logarithm to base 2 of what is subtracted from integers, if anything is.
+    pub below: Option<i32>,
+    /// Each half of a piece has its own scale.
+    pub halves: bool,
+    pub offsets: bool,
 }
 
 /// Evaluates an expression with `$layout` as the [`Layout`] of a [`Format`].
@@ -199,6 +220,20 @@ impl Layout for Q8 {
         let block = as_block::<{ Q8::BYTES }>(block);
         scaled(simd, signed(as_block(&block[2..]), 0), [*scale; 2])
     }
+
+    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout { below: Some(7), halves: false, offsets: false });
+
+    #[inline(always)]
+    fn factors<S: Simd>(block: &[u8]) -> ([f32; 2 * EIGHT], [f32; EIGHT]) {
+        ([half::<S>(bits(block, 0)); 2 * EIGHT], [0.0; EIGHT])
+    }
+
+    #[inline(always)]
+    fn integers<S: Simd>(block: &[u8], _: usize) -> [u8; PIECE] {
+        let mut integers = *as_block::<PIECE>(&block[2..]);
+        integers.iter_mut().for_each(|integer| *integer ^= 1 << 7);
+        integers
+    }
 }
 
 impl Layout for Q4 {
@@ -214,6 +249,18 @@ impl Layout for Q4 {
     fn widen<S: Simd>(simd: S, block: &[u8], scale: &S::f32s, _: usize) -> [f32; PIECE] {
         let block = as_block::<{ Q4::BYTES }>(block);
         scaled(simd, fours::<S>(&block[2..], 8), [*scale; 2])
+    }
+
+    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout { below: Some(3), halves: false, offsets: false });
+
+    #[inline(always)]
+    fn factors<S: Simd>(block: &[u8]) -> ([f32; 2 * EIGHT], [f32; EIGHT]) {
+        ([half::<S>(bits(block, 0)); 2 * EIGHT], [0.0; EIGHT])
+    }
+
+    #[inline(always)]
+    fn integers<S: Simd>(block: &[u8], _: usize) -> [u8; PIECE] {
+        halves::<S>(&block[2..])
     }
 }
 
@@ -232,6 +279,18 @@ impl Layout for Q4Offset {
         let block = as_block::<{ Q4Offset::BYTES }>(block);
         affine(simd, fours::<S>(&block[4..], 0), *scales)
     }
+
+    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout { below: None, halves: false, offsets: true });
+
+    #[inline(always)]
+    fn factors<S: Simd>(block: &[u8]) -> ([f32; 2 * EIGHT], [f32; EIGHT]) {
+        ([half::<S>(bits(block, 0)); 2 * EIGHT], [half::<S>(bits(block, 1)); EIGHT])
+    }
+
+    #[inline(always)]
+    fn integers<S: Simd>(block: &[u8], _: usize) -> [u8; PIECE] {
+        halves::<S>(&block[4..])
+    }
 }
 
 impl Layout for Q5 {
@@ -247,6 +306,18 @@ impl Layout for Q5 {
     fn widen<S: Simd>(simd: S, block: &[u8], scale: &S::f32s, _: usize) -> [f32; PIECE] {
         let block = as_block::<{ Q5::BYTES }>(block);
         scaled(simd, signed(&five_bits::<S>(&block[2..]), 16), [*scale; 2])
+    }
+
+    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout { below: Some(4), halves: false, offsets: false });
+
+    #[inline(always)]
+    fn factors<S: Simd>(block: &[u8]) -> ([f32; 2 * EIGHT], [f32; EIGHT]) {
+        ([half::<S>(bits(block, 0)); 2 * EIGHT], [0.0; EIGHT])
+    }
+
+    #[inline(always)]
+    fn integers<S: Simd>(block: &[u8], _: usize) -> [u8; PIECE] {
+        five_bits::<S>(&block[2..])
     }
 }
 
@@ -264,6 +335,18 @@ impl Layout for Q5Offset {
     fn widen<S: Simd>(simd: S, block: &[u8], scales: &Affine<S>, _: usize) -> [f32; PIECE] {
         let block = as_block::<{ Q5Offset::BYTES }>(block);
         affine(simd, floats::<S>(&five_bits::<S>(&block[4..])), *scales)
+    }
+
+    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout { below: None, halves: false, offsets: true });
+
+    #[inline(always)]
+    fn factors<S: Simd>(block: &[u8]) -> ([f32; 2 * EIGHT], [f32; EIGHT]) {
+        ([half::<S>(bits(block, 0)); 2 * EIGHT], [half::<S>(bits(block, 1)); EIGHT])
+    }
+
+    #[inline(always)]
+    fn integers<S: Simd>(block: &[u8], _: usize) -> [u8; PIECE] {
+        five_bits::<S>(&block[4..])
     }
 }
 
@@ -296,8 +379,26 @@ impl Layout for Q4K {
     #[inline(always)]
     fn widen<S: Simd>(simd: S, block: &[u8], scales: &Self::Scales<S>, piece: usize) -> [f32; PIECE] {
         let block = as_block::<{ Q4K::BYTES }>(block);
-        let quants = nibbles::<S>(&block[16..], piece);
-        affine(simd, floats::<S>(&quants), [simd.splat_f32s(scales[0][piece]), simd.splat_f32s(scales[1][piece])])
+        affine(
+            simd,
+            floats::<S>(&Self::integers::<S>(block, piece)),
+            [simd.splat_f32s(scales[0][piece]), simd.splat_f32s(scales[1][piece])],
+        )
+    }
+
+    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout { below: None, halves: false, offsets: true });
+
+    #[inline(always)]
+    fn factors<S: Simd>(block: &[u8]) -> ([f32; 2 * EIGHT], [f32; EIGHT]) {
+        let [scales, offsets] = scales_and_offsets::<S>(block);
+        let mut both = [0.0; 2 * EIGHT];
+        both[..EIGHT].copy_from_slice(&scales);
+        (both, offsets)
+    }
+
+    #[inline(always)]
+    fn integers<S: Simd>(block: &[u8], piece: usize) -> [u8; PIECE] {
+        nibbles::<S>(&block[16..], piece)
     }
 }
 
@@ -315,9 +416,27 @@ impl Layout for Q5K {
     #[inline(always)]
     fn widen<S: Simd>(simd: S, block: &[u8], scales: &Self::Scales<S>, piece: usize) -> [f32; PIECE] {
         let block = as_block::<{ Q5K::BYTES }>(block);
+        affine(
+            simd,
+            floats::<S>(&Self::integers::<S>(block, piece)),
+            [simd.splat_f32s(scales[0][piece]), simd.splat_f32s(scales[1][piece])],
+        )
+    }
+
+    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout { below: None, halves: false, offsets: true });
+
+    #[inline(always)]
+    fn factors<S: Simd>(block: &[u8]) -> ([f32; 2 * EIGHT], [f32; EIGHT]) {
+        let [scales, offsets] = scales_and_offsets::<S>(block);
+        let mut both = [0.0; 2 * EIGHT];
+        both[..EIGHT].copy_from_slice(&scales);
+        (both, offsets)
+    }
+
+    #[inline(always)]
+    fn integers<S: Simd>(block: &[u8], piece: usize) -> [u8; PIECE] {
         let low = &block[16 + PIECE + piece / 2 * PIECE..];
-        let quants = with_upper::<S>(low, piece % 2 * 4, &block[16..], to_fourth(piece), 16);
-        affine(simd, floats::<S>(&quants), [simd.splat_f32s(scales[0][piece]), simd.splat_f32s(scales[1][piece])])
+        with_upper::<S>(low, piece % 2 * 4, &block[16..], to_fourth(piece), 16)
     }
 }
 
@@ -329,22 +448,37 @@ impl Layout for Q6K {
     /// The integers of all pieces are followed by 16 signed scales, one per 16 values, and their 16-bit scale.
     #[inline(always)]
     fn scales<S: Simd>(_: S, block: &[u8]) -> Self::Scales<S> {
+        Self::factors::<S>(block).0
+    }
+
+    /// Four pieces share 64 bytes of low halves (two the low four bits, two the high) and 32 bytes of upper pairs of bits.
+    #[inline(always)]
+    fn widen<S: Simd>(simd: S, block: &[u8], scales: &Self::Scales<S>, piece: usize) -> [f32; PIECE] {
+        scaled(
+            simd,
+            signed(&Self::integers::<S>(block, piece), 32),
+            [simd.splat_f32s(scales[2 * piece]), simd.splat_f32s(scales[2 * piece + 1])],
+        )
+    }
+
+    const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout { below: Some(5), halves: true, offsets: false });
+
+    #[inline(always)]
+    fn factors<S: Simd>(block: &[u8]) -> ([f32; 2 * EIGHT], [f32; EIGHT]) {
         let scales = as_block::<{ 2 * EIGHT + 2 }>(&block[EIGHT * PIECE * 3 / 4..]);
         let by = half::<S>(bits(scales, EIGHT));
         let mut out = [0.0; 2 * EIGHT];
         for (scale, integer) in out.iter_mut().zip(scales) {
             *scale = by * f32::from(*integer as i8);
         }
-        out
+        (out, [0.0; EIGHT])
     }
 
-    /// Four pieces share 64 bytes of low halves (two the low four bits, two the high) and 32 bytes of upper pairs of bits.
     #[inline(always)]
-    fn widen<S: Simd>(simd: S, block: &[u8], scales: &Self::Scales<S>, piece: usize) -> [f32; PIECE] {
+    fn integers<S: Simd>(block: &[u8], piece: usize) -> [u8; PIECE] {
         let (quarter, at) = (piece % 4, piece / 4 * PIECE);
         let (low, high) = (&block[2 * at + quarter % 2 * PIECE..], &block[EIGHT * PIECE / 2 + at..]);
-        let quants = with_upper::<S>(low, quarter / 2 * 4, high, to_fourth(2 * quarter), 48);
-        scaled(simd, signed(&quants, 32), [simd.splat_f32s(scales[2 * piece]), simd.splat_f32s(scales[2 * piece + 1])])
+        with_upper::<S>(low, quarter / 2 * 4, high, to_fourth(2 * quarter), 48)
     }
 }
 

@@ -144,17 +144,41 @@ pub(super) fn fours<S: Simd>(packed: &[u8], below: u8) -> [f32; PIECE] {
             ])
         };
     }
-    signed(&halves(packed), below)
+    signed(&halves::<S>(packed), below)
 }
 
 /// The 32 halves of 16 bytes: low halves first.
 #[inline(always)]
-fn halves(packed: &[u8; PIECE / 2]) -> [u8; PIECE] {
+pub(super) fn halves<S: Simd>(packed: &[u8]) -> [u8; PIECE] {
+    let packed = as_block::<{ PIECE / 2 }>(packed);
+    #[cfg(target_arch = "x86_64")]
+    if has_f16c::<S>() {
+        #[allow(unsafe_code)]
+        // SAFETY: the processor has AVX2; both sides of the transmutes have the same size.
+        return unsafe {
+            transmute::<__m256i, [u8; PIECE]>(both_halves(transmute::<[u8; PIECE / 2], __m128i>(*packed)))
+        };
+    }
     let mut out = [0; PIECE];
     let (low, high) = out.split_at_mut(PIECE / 2);
     low.iter_mut().zip(packed).for_each(|(out, byte)| *out = byte & 15);
     high.iter_mut().zip(packed).for_each(|(out, byte)| *out = byte >> 4);
     out
+}
+
+/// The low halves of 16 bytes, then the high ones.
+///
+/// # Safety
+/// The processor has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+#[inline(always)]
+unsafe fn both_halves(packed: __m128i) -> __m256i {
+    // SAFETY: as above.
+    unsafe {
+        let both = _mm256_srlv_epi32(_mm256_broadcastsi128_si256(packed), _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4));
+        _mm256_and_si256(both, _mm256_set1_epi8(15))
+    }
 }
 
 /// Integers of 5 bits: the lower four of each are packed as in [`fours`], the fifth is bit `i` of the four bytes before them.
@@ -166,18 +190,17 @@ pub(super) fn five_bits<S: Simd>(packed: &[u8]) -> [u8; PIECE] {
         #[allow(unsafe_code)]
         // SAFETY: the processor has AVX2; both sides of the transmute have the same size.
         return unsafe {
-            let both = _mm256_broadcastsi128_si256(transmute::<[u8; PIECE / 2], __m128i>(*low));
-            let low = _mm256_srlv_epi32(both, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4));
+            let low = both_halves(transmute::<[u8; PIECE / 2], __m128i>(*low));
             let byte = |i: i64| i * 0x0101_0101_0101_0101;
             let bytes = _mm256_setr_epi64x(byte(0), byte(1), byte(2), byte(3));
             let high = _mm256_shuffle_epi8(_mm256_set1_epi32(i32::from_le_bytes(*high)), bytes);
             let bit = _mm256_set1_epi64x(i64::from_le_bytes([1, 2, 4, 8, 16, 32, 64, 128]));
             let is_set = _mm256_cmpeq_epi8(_mm256_and_si256(high, bit), bit);
             let fifth = _mm256_and_si256(is_set, _mm256_set1_epi8(16));
-            transmute::<__m256i, [u8; PIECE]>(_mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi8(15)), fifth))
+            transmute::<__m256i, [u8; PIECE]>(_mm256_or_si256(low, fifth))
         };
     }
-    let mut out = halves(low);
+    let mut out = halves::<S>(low);
     for (i, out) in out.iter_mut().enumerate() {
         *out |= (high[i / 8] >> (i % 8) & 1) << 4;
     }

@@ -9,6 +9,7 @@ use anyhow::{Result, ensure};
 use rayon::prelude::*;
 
 pub use formats::Format;
+use formats::{Layout, with_layout};
 
 /// Contiguous rows of one format.
 #[derive(Clone)]
@@ -39,12 +40,22 @@ impl Part {
     }
 }
 
+/// How the other factor of a product is rounded first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Inputs {
+    #[default]
+    Exact,
+    Bf16,
+    /// To 8 bits per 32 values, with a scale: products of few rows with integers are computed in integers.
+    Q8,
+}
+
 /// A frozen matrix `[rows, width]` as its file stores it. Rows that were added later are floats.
 #[derive(Clone)]
 pub struct StoredMatrix {
     width: usize,
     parts: Vec<Part>,
-    rounds_inputs: bool,
+    inputs: Inputs,
 }
 
 impl std::fmt::Debug for StoredMatrix {
@@ -66,7 +77,7 @@ impl StoredMatrix {
         let fits = row_bytes.and_then(|one| one.checked_mul(rows)) == Some(bytes.len());
         ensure!(fits, "{} bytes are not a matrix of shape {:?} in {format:?}", bytes.len(), [rows, width]);
         let part = Part { format, rows, row_bytes: bytes.len() / rows, bytes };
-        let stored = Self { width, parts: vec![part], rounds_inputs: false };
+        let stored = Self { width, parts: vec![part], inputs: Inputs::Exact };
         if let Some(row) = stored.not_finite() {
             anyhow::bail!("row {row} has a value that is not finite (NaN or infinity)");
         }
@@ -88,17 +99,22 @@ impl StoredMatrix {
             };
             high.iter().for_each(|&at| block[at] = block[at] & 0x83 | 0x38);
         }
-        Self { width, parts: vec![Part { format, rows, row_bytes, bytes }], rounds_inputs: false }
+        Self { width, parts: vec![Part { format, rows, row_bytes, bytes }], inputs: Inputs::Exact }
     }
 
-    /// The same matrix, with inputs rounded to bf16 before the product.
+    /// The same matrix, with inputs rounded before the product.
     #[must_use]
-    pub fn rounding_inputs(self) -> Self {
-        Self { rounds_inputs: true, ..self }
+    pub fn with_inputs(self, inputs: Inputs) -> Self {
+        Self { inputs, ..self }
     }
 
-    pub fn rounds_inputs(&self) -> bool {
-        self.rounds_inputs
+    pub fn inputs(&self) -> Inputs {
+        self.inputs
+    }
+
+    /// Whether it has rows of integers with scales.
+    pub fn has_integers(&self) -> bool {
+        self.parts.iter().any(|part| with_layout!(part.format, L => L::INTEGERS.is_some()))
     }
 
     /// Whether it has rows of this format.
