@@ -41,6 +41,12 @@ class Laboratory(unittest.TestCase):
             at += size
         self.assertEqual(at, floats.size)
 
+    def test_one_question_is_no_list_of_letters(self):
+        data, weights = laboratory.page_data(RUN, problems=QUESTION, phases="sft")
+        self.assertEqual((data["runs"][0]["problems"], list(weights)), ([QUESTION], ["sft"]))
+        with self.assertRaisesRegex(TypeError, "problems are questions, found {'question'"):
+            laboratory.page_data(RUN, problems=[{"question": QUESTION}])
+
     def test_missing_files_are_named(self):
         for wrong, message in (
             (dict(run=RUN), "problems="),

@@ -4,9 +4,12 @@ import datetime
 import decimal
 import os
 import pickle
+import re
 import tempfile
+import threading
 import unittest
 import warnings
+import xml.etree.ElementTree
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +55,9 @@ class Live(unittest.TestCase):
                 np.testing.assert_array_equal(value, run.activations.at("latent.hook_injected", f"latent[{block},{step}]"))
         later = both[0].activations.at("latent.hook_injected", "latent[1,2..]")
         self.assertTrue(later and all(block == 1 and step > 1 for block, step in later))
+        for unknown in ("text[*]", "latnt[*,*]"):
+            with self.assertRaisesRegex(KeyError, "is not a pattern of latent steps"):
+                both[0].activations.at("latent.hook_injected", unknown)
         cache = self.model.cache([PROMPT, OTHER], "hook_embed")
         with self.assertRaisesRegex(ValueError, "there are 2 rows"):
             cache.at("hook_embed", 0)
@@ -60,6 +66,18 @@ class Live(unittest.TestCase):
             with self.assertRaisesRegex(IndexError, "there are 2$"):
                 read()
         self.assertNotIn(0, cache)
+        # All text of a row, and attention without the keys of longer rows.
+        names = ["hook_embed@text", "blocks.0.attn.hook_pattern", "blocks.0.attn.hook_pattern@text"]
+        runs = self.model.generate([PROMPT, problem := self.model.problems(2)[1]["prompt"]], record=names)
+        for run, prompt in zip(runs, (PROMPT, problem)):
+            # The last token is sampled but not fed.
+            fed = len(run.activations.steps[0]) - 1
+            text = sum(step.startswith("text") for step in run.activations.steps[0]) - 1
+            shapes = [run.activations[name].shape for name in names]
+            self.assertEqual(shapes, [(1, text, 64), (1, 4, fed, fed), (1, 4, text, fed)])
+            single = self.model.generate(prompt, record=names).activations
+            for name in names:
+                np.testing.assert_allclose(run.activations[name], single[name], atol=1e-5)
         one, first = (run.activations.at("latent.hook_injected", "latent[1,1]") for run in (both[0], alone[0]))
         np.testing.assert_allclose(one, first, atol=1e-5)
 
@@ -68,12 +86,28 @@ class Live(unittest.TestCase):
             with self.assertWarnsRegex(UserWarning, "without a token in this model") as caught:
                 call("<bos> a=5 ; ? a :")
             self.assertEqual(Path(caught.filename).name, Path(__file__).name)
+        # Of this call, not of the next, also if it fails; once per call, at the user's line.
+        with self.assertWarnsRegex(UserWarning, "without a token"), self.assertRaises(ZeroDivisionError):
+            self.model.generate("<bos> a=5", hooks={"hook_embed": lambda values: 1 / 0})
+        twice = [{"question": "a = 5 ; h = a + 4 ; ? h :", "answer": "2"}] * 2
+        for ask in (
+            lambda: self.model.intervene(twice, hooks={"hook_embed": lambda values: values}),
+            lambda: self.model.patch("<bos> a=5 ; ? a : 1", "<bos> a=5 ; ? a : 2", lambda logits: logits[-1, 5], "hook_embed", [1]),
+            lambda: sy.load(MODEL).generate("<bos> a=5"),
+        ):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("default")
+                ask()
+            self.assertTrue(caught)
+            self.assertEqual({Path(warning.filename).name for warning in caught}, {Path(__file__).name})
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             self.model.generate(PROMPT)
         for setting, value in (("max_new_tokens", 3.0), ("temperature", "hot"), ("ignore_eos", 1)):
             with self.assertRaisesRegex(RuntimeError, f"^{setting}: "):
                 self.model.generate(PROMPT, **{"k_min": 1, setting: value})
+        with self.assertRaisesRegex(RuntimeError, "^max_new_tokens: found integer `-1`, expected a whole number from 0$"):
+            self.model.generate(PROMPT, max_new_tokens=-1)
         with self.assertRaisesRegex(RuntimeError, "^top: "):
             self.model.lens(PROMPT, top=1.5)
 
@@ -132,6 +166,8 @@ class Live(unittest.TestCase):
 
             frame = pandas.DataFrame([{**problems[0], "note": "x"}, {**problems[1], "subject": None, "score": 0.5}])
             self.assertEqual(self.model.intervene(frame, modes=["zero"]), rows)
+            with self.assertRaisesRegex(ValueError, "several columns 'answer'"):
+                self.model.intervene(pandas.DataFrame([["a = 1 ; ? a :", None, "1"]], columns=["question", "answer", "answer"]))
 
     def test_the_last_layer_of_the_lens_is_the_model(self):
         lens = self.model.lens(OTHER, top=3)
@@ -156,6 +192,12 @@ class Live(unittest.TestCase):
             file = Path(folder) / "lens.pt"
             fitted = self.model.lens(OTHER, kind="jacobian", fit=texts, skip=2, save=file)
             loaded = self.model.lens(OTHER, kind="jacobian", lens=file)
+            with self.assertRaisesRegex(RuntimeError, "--save: .*a folder, not a file"):
+                self.model.lens(OTHER, kind="jacobian", fit=texts, skip=2, save=folder)
+        iterated = self.model.lens(OTHER, kind="jacobian", fit=iter(texts), skip=2)
+        self.assertEqual(iterated, fitted)
+        with self.assertWarnsRegex(UserWarning, "fitted on 2 of 3 texts: the others are too short"):
+            self.model.lens(OTHER, kind="jacobian", fit=[*texts, "<bos> a"], skip=6)
         logit = self.model.lens(OTHER)
         # The last layer's states are final; the lens maps the others there. The file has half precision.
         self.assertEqual((fitted.read, fitted.layers[-1]), (logit.read, logit.layers[-1]))
@@ -196,6 +238,10 @@ class Live(unittest.TestCase):
             self.model.cache(texts, "hook_embed", logits="first")
         with self.assertRaisesRegex(RuntimeError, "row 0"):
             self.model.cache(texts, "hook_embed@pos[-3]")
+        # A change that would leave a row as it is.
+        for place, found in (("pos[-3]", "before the first of 2"), ("pos[2]", "never fire")):
+            with self.assertRaisesRegex(RuntimeError, rf"prompts\[0\]: .*{found}"):
+                self.model.cache(texts, "hook_embed", {f"hook_embed@{place}": "zero"})
         # Layers from the end, and names without `hook_`, as in TransformerLens.
         self.assertEqual(several.layers, self.model.about["layers"])
         states = self.model.cache(PROMPT, ["blocks.*.hook_resid_post", "blocks.0.ln1.hook_scale", "hook_embed"])
@@ -206,6 +252,8 @@ class Live(unittest.TestCase):
         self.assertIs(placed["resid_post", -1], placed[f"blocks.{states.layers - 1}.hook_resid_post@pos[-1]"])
         self.assertNotIn("embed", placed)
         self.assertIs(states["scale", 0, "ln1"], states["blocks.0.ln1.hook_scale"])
+        final = self.model.cache(PROMPT, "ln_final.hook_scale,hook_embed")
+        self.assertIs(final["scale"], final["ln_final.hook_scale"])
         for missing in (("resid_post", -9), ("resid_pre", 0), "unembed"):
             self.assertNotIn(missing, states)
 
@@ -214,6 +262,11 @@ class Live(unittest.TestCase):
             self.model.generate(PROMPT, hooks={"blocks.0.hook_resid_pots": "zero"})
         with self.assertRaisesRegex(RuntimeError, "outside the embedding"):
             self.model.generate([1, 99999])
+        for call in (self.model.generate, lambda prompts: self.model.cache(prompts, "hook_embed")):
+            with self.assertRaisesRegex(RuntimeError, r"^prompts\[1\]: token id 99999"):
+                call([[1], [1, 99999], [1]])
+            with self.assertRaisesRegex(ValueError, "^prompts: .*surrogate"):
+                call([PROMPT, "<bos> \ud83d"])
         with self.assertRaisesRegex(RuntimeError, "never fire"):
             self.model.lens(PROMPT, hooks={"hook_embed@pos[99]": "zero"})
         with self.assertRaisesRegex(IndexError, "no position 99"):
@@ -251,9 +304,33 @@ class Live(unittest.TestCase):
             with tempfile.TemporaryDirectory() as folder:
                 heat.save_png(Path(folder) / "heat.png")
                 self.assertEqual((Path(folder) / "heat.png").read_bytes()[:4], b"\x89PNG")
+                # Positive values are blue, as in the other formats; a `$` begins no formula.
+                signs = sy.HeatMap(np.array([[1.0, -1.0]]), ["blocks.0"], ["pos[0]", "pos[1]"], "$x_$", ["$$", "$x_$"])
+                signs.save_png(Path(folder) / "signs.png")
+                import matplotlib.image
+
+                picture = matplotlib.image.imread(Path(folder) / "signs.png")
+                blue, orange = (picture[picture.shape[0] // 4, round(picture.shape[1] * at)] for at in (0.25, 0.6))
+                self.assertGreater(blue[2], blue[0])
+                self.assertGreater(orange[0], orange[2])
         # The embedding where the prompts differ has the whole effect.
         self.assertAlmostEqual(heat.values[0, heat.places.index("position[3]")], 1.0, places=3)
         self.assertIn("<table>", heat._repr_html_())
+        # A print has the largest of many places, wherever they are.
+        values = np.zeros((1, 20))
+        values[0, 19], values[0, 18] = 0.8, 0.1
+        wide = repr(sy.HeatMap(values, ["blocks.0"], [f"pos[{n}]" for n in range(20)], "wide", [""] * 20))
+        self.assertIn("0.80", wide)
+        self.assertIn("(8 more places, with values of at most 0.00)", wide)
+        # Titles and labels are inside the picture, and control characters are visible.
+        small = sy.HeatMap(np.array([[0.5]]), ["blocks.0"], ["pos[0]"], "the name of a metric", ["\x0b\n" + "long" * 9])
+        with tempfile.TemporaryDirectory() as folder:
+            small.save_svg(Path(folder) / "small.svg")
+            picture = xml.etree.ElementTree.parse(Path(folder) / "small.svg").getroot()
+        title, label = picture[0], picture[-1]
+        self.assertEqual((title.text, label.text), ("the name of a metric", r"pos[0] \x0b\n" + "long" * 9))
+        self.assertGreater(int(picture.get("width")), int(title.get("x")) + 7 * len(title.text))
+        self.assertGreater(float(re.search(r"translate\(([\d.]+)", label.get("transform"))[1]), 4.2 * len(label.text))
         self.assertEqual(len(rows.frame()), len(rows))
         with self.assertRaisesRegex(ValueError, "there are"):
             rows.heatmap("head")
@@ -300,6 +377,15 @@ class Live(unittest.TestCase):
         self.assertAlmostEqual(heat.values[-1, -1], 1.0, places=3)
         with self.assertRaisesRegex(ValueError, "no difference"):
             self.model.patch(clean, corrupt, lambda logits: 0.0)
+        # Latent inputs have values at latent steps only.
+        clean, corrupt = (f"<bos> a = {a} ; h = a + 4 ; ? h : h = <swi> <latent> <latent>" for a in (5, 3))
+        heat = self.model.patch(clean, corrupt, lambda logits: logits[-1, 5], "blocks.1.hook_resid_post,latent.hook_injected")
+        self.assertEqual([int(np.isfinite(row).sum()) for row in heat.values], [19, 2])
+        self.assertTrue(np.isfinite(heat.values[:, -2:]).all())
+        with self.assertRaisesRegex(ValueError, "without `@…`, and `positions`"):
+            self.model.patch(clean, corrupt, lambda logits: logits[-1, 5], "hook_embed@pos[3]")
+        with self.assertRaisesRegex(TypeError, "'float'"):
+            self.model.patch(clean, corrupt, lambda logits: logits[-1, 5], "hook_embed", [1.5])
 
     def test_a_function_gets_the_value_of_the_changed_run(self):
         hooks = ["blocks.1.hook_resid_post@latent[*,*]", "blocks.0.hook_mlp_out", "blocks.1.attn.hook_z[head=0,3]@latent[*,2..]", "latent.hook_injected"]
@@ -327,7 +413,9 @@ class Live(unittest.TestCase):
 
     def test_a_run_has_recipe_and_problems(self):
         problems = self.model.problems(40)
-        self.assertEqual((len(problems), set(problems[0])), (40, {"id", "question", "answer", "solution", "steps"}))
+        self.assertEqual((len(problems), set(problems[0])), (40, {"id", "question", "answer", "solution", "steps", "prompt"}))
+        asked = self.model.cache(f"<bos> {problems[0]['question']}", "hook_embed").ids
+        self.assertEqual(asked, [problems[0]["prompt"]])
         with sy.load(MODEL.parents[1], phase="sft") as model:
             for rows in (model.intervene(problems, modes=["zero"]), self.model.intervene(problems, modes=["zero"])):
                 self.assertEqual(rows, self.model.intervene(problems, modes=["zero"], like="micro"))
@@ -419,6 +507,29 @@ class Live(unittest.TestCase):
         model.close()
         with self.assertRaisesRegex(RuntimeError, "closed"):
             model.lens(PROMPT)
+
+    def test_a_call_in_another_thread_gets_an_error_when_the_model_is_closed(self):
+        started, errors = threading.Event(), []
+
+        def wait(values):
+            started.set()
+            # Until the program has ended.
+            model._process.wait()
+            return values
+
+        def call():
+            try:
+                model.generate(PROMPT, hooks={"hook_embed@pos[0]": wait})
+            except RuntimeError as error:
+                errors.append(str(error))
+
+        model = sy.load(MODEL)
+        thread = threading.Thread(target=call)
+        thread.start()
+        started.wait()
+        model.close()
+        thread.join()
+        self.assertEqual(errors, ["the session is closed: load the model again"])
 
     def test_closing_ends_the_process(self):
         with sy.load(MODEL) as model:

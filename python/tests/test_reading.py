@@ -1,8 +1,10 @@
 """Reads the committed files."""
 
 import json
+import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +166,12 @@ class Rows(unittest.TestCase):
                 token, probability = latent["lens"][0]
                 self.assertTrue(token and 0 < probability <= 1)
         self.assertIn("<bos>", traces[0].prompt)
+
+    @unittest.skipUnless(has("polars", "pandas", "pyarrow"), "polars or pandas is not there")
+    def test_traces_do_not_depend_on_the_library(self):
+        with unittest.mock.patch.dict(sys.modules, polars=None):
+            by_pandas = sy.traces(REPORTS, "sft")
+        self.assertEqual(by_pandas, sy.traces(REPORTS, "sft"))
 
     @unittest.skipUnless(has("polars", "matplotlib"), "polars or matplotlib is not there")
     def test_the_notebook_draws_its_figures(self):

@@ -20,6 +20,7 @@ use switchyard::machine::threads;
 use switchyard::model::Hooks;
 use switchyard::model::hooks::{RecordedTensor, parse_specs};
 use switchyard::progress::say;
+use switchyard::store::output_path;
 use switchyard::study::circuits::lens::{Fitting, JacobianLens};
 
 #[derive(Args, Debug)]
@@ -189,6 +190,8 @@ impl LensChoice {
         // Requests of a session have not met the command line's rules.
         ensure!(self.lens.is_none() || self.fit.is_none(), "`lens` and `fit` exclude each other: give one");
         ensure!(self.save.is_none() || self.fit.is_some(), "`save` needs `fit`: only a fitted lens is saved");
+        // A fit takes long: its file is checked before.
+        self.save.as_deref().map(output_path).transpose().context("--save")?;
         Ok(())
     }
 
@@ -228,7 +231,9 @@ impl LensChoice {
         let how = Fitting { skip: self.skip, together: self.together.into(), threads: threads() };
         let lens = JacobianLens::fit(&loaded.model, &HiddenState, &rows, how)
             .with_context(|| format!("{}: fitting a Jacobian lens", texts.display()))?;
-        say(&format!("fitted on {} of {} texts", lens.prompts, rows.len()));
+        let (all, few) = (rows.len(), lens.prompts < rows.len());
+        let (warning, why) = if few { ("warning: ", ": the others are too short") } else { ("", "") };
+        say(&format!("{warning}fitted on {} of {all} texts{why}", lens.prompts));
         if let Some(path) = &self.save {
             lens.save(path)?;
         }
@@ -340,7 +345,28 @@ pub(super) fn token(loaded: &Loaded, id: u32) -> String {
         .unwrap_or_else(|| id.to_string())
 }
 
-/// A token as a table cell: spaces are visible, and a bar does not end the cell.
+/// A token as a table cell: spaces and control characters are visible, and a bar does not end the cell.
 pub(super) fn token_cell(token: &str) -> String {
-    token.replace('\n', "⏎").replace('\t', "⇥").replace(' ', "␣").replace('|', "¦")
+    let shown = |c: char| match c {
+        '\n' => "⏎".to_owned(),
+        '\r' => "␍".to_owned(),
+        '\t' => "⇥".to_owned(),
+        ' ' => "␣".to_owned(),
+        '|' => "¦".to_owned(),
+        // Tables trim their cells.
+        c if c.is_control() || c.is_whitespace() => format!("\\u{:04x}", u32::from(c)),
+        c => c.to_string(),
+    };
+    token.chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_token_is_visible_in_a_table() {
+        assert_eq!(token_cell(" a|b\r\n"), "␣a¦b␍⏎");
+        assert_eq!(token_cell("\u{b}\u{a0}é"), "\\u000b\\u00a0é");
+    }
 }

@@ -14,7 +14,7 @@ use super::unknown_words::{warn_of_missing_start, warn_of_unknown};
 use switchyard::interventions::{ChangeReport, Changes};
 use switchyard::latent::{Reasoning, Sequence, SwitchIds};
 use switchyard::loading::{Checkpoint, Loaded};
-use switchyard::model::{Hooks, ModelConfig};
+use switchyard::model::{Hooks, ModelConfig, Select};
 use switchyard::text::{Vocabulary, lines};
 
 /// A text, or its ids.
@@ -143,7 +143,7 @@ impl Subject<'_> {
         self.encode_at(prompts, &[])
     }
 
-    /// The same; an error names the prompt's place, if it has one.
+    /// The same; an error names the prompt's place, or its index if there are several prompts without places.
     ///
     /// # Errors
     /// As [`Self::encode`].
@@ -168,6 +168,7 @@ impl Subject<'_> {
         };
         let placed = |(index, prompt): (usize, &Prompt)| match places.get(index) {
             Some(place) => encode(prompt).with_context(|| place.clone()),
+            None if prompts.len() > 1 => encode(prompt).with_context(|| format!("prompts[{index}]")),
             None => encode(prompt),
         };
         prompts.iter().enumerate().map(placed).collect()
@@ -182,7 +183,7 @@ pub(super) struct KnownRows {
 
 impl KnownRows {
     /// # Errors
-    /// A prompt that does not fit the model; a change that no position reaches.
+    /// A prompt that does not fit the model; a change that no position reaches; a change at one position that a prompt lacks.
     pub fn check(model: &Subject, prompts: &[Prompt], hooks: &[String]) -> Result<Self> {
         ensure!(!prompts.is_empty(), "no prompts");
         let latent = model.switch.map(|ids| ids.latent);
@@ -193,7 +194,15 @@ impl KnownRows {
         let rows: Vec<Sequence> = model.encode(prompts)?.into_iter().enumerate().map(row).collect::<Result<_>>()?;
         let changes = Changes::read(hooks, model.config)?;
         let longest = rows.iter().map(|row| row.ids.len()).max().unwrap_or_default();
-        reach::check(&changes.specs(longest)?, model.config.num_hidden_layers, &rows)?;
+        let layers = model.config.num_hidden_layers;
+        reach::check(&changes.specs(longest)?, layers, &rows)?;
+        // A position that the longest row has may be missing in another.
+        for (index, row) in rows.iter().enumerate().filter(|_| rows.len() > 1) {
+            let place = || format!("prompts[{index}]");
+            let mut specs = changes.specs(row.ids.len()).with_context(place)?;
+            specs.retain(|spec| matches!(spec.select, Select::Position(_)));
+            reach::check(&specs, layers, std::slice::from_ref(row)).with_context(place)?;
+        }
         Ok(Self { rows, changes })
     }
 

@@ -62,8 +62,14 @@ fn read_request(line: &[u8]) -> Result<SessionRequest> {
     let ask: Value = serde_json::from_slice(line).context("not a request: expected one JSON object per line")?;
     SessionRequest::deserialize(&ask).map_err(|error| {
         let why = error.to_string();
-        let plain =
-            [("invalid type: ", "found "), ("usize", "a whole number"), ("u64", "a whole number"), ("f64", "a number")];
+        let plain = [
+            ("invalid type: ", "found "),
+            ("invalid value: ", "found "),
+            ("usize", "a whole number from 0"),
+            ("u64", "a whole number from 0"),
+            ("i64", "a whole number"),
+            ("f64", "a number"),
+        ];
         let said = plain.iter().fold(why.clone(), |said, (theirs, ours)| said.replace(theirs, ours));
         match wrong_key(&ask, &why) {
             Some(key) => anyhow::anyhow!("{key}: {said}"),

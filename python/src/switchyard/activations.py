@@ -23,6 +23,8 @@ _ALIASES = {
     "mlp_mid": "mid",
     "mlp_post": "post",
 }
+#: Selected latent steps: block, first step, `..`, last step.
+_PATTERN = r"latent\[(\*|\d+),(\*|\d+)(?:(\.\.)(\d*))?\]"
 _PARTS = {"a": "attn", "attention": "attn", "m": "mlp", "b": "", "block": "", "blocks": ""}
 
 
@@ -31,7 +33,8 @@ class Activations(Mapping):
 
     Keys are the file's hook names. Look-up also accepts TransformerLens' old, new and short names: `cache["resid_post", 2]`,
     `cache["resid_post", -1]` (the model's last layer), `cache["scale", 0, "ln1"]`, `cache["embed"]`. A hook with one recorded
-    selection is found without the selection. Rows are padded on the right with zeros.
+    selection is found without the selection. The position axis has every position at which some row has a value (`positions`);
+    a row is zero at the others.
     """
 
     def __init__(self, tensors, metadata):
@@ -52,7 +55,7 @@ class Activations(Mapping):
     def _name(self, key):
         if not isinstance(key, str) and not (isinstance(key, tuple) and len(key) in (2, 3)):
             raise KeyError(f"{key!r}: expected a hook name, or a short name, a layer and perhaps a part")
-        names = self._long(*key) if isinstance(key, tuple) else [key, old_name(key), f"hook_{key}"]
+        names = self._long(*key) if isinstance(key, tuple) else [key, old_name(key), *self._long(key, None)]
         for name in names:
             if name in self._tensors:
                 return name
@@ -65,7 +68,7 @@ class Activations(Mapping):
     def _long(self, short, layer, part=None):
         """Candidate hook names for a short TransformerLens name."""
         if layer is None:
-            return [f"hook_{short}"]
+            return [f"hook_{short}", f"ln_final.hook_{short}"]
         if layer < 0:
             if self.layers is None:
                 raise KeyError(f"{(short, layer)!r}: the file does not record how many layers the model has; count from 0")
@@ -88,6 +91,9 @@ class Activations(Mapping):
             return False
         return True
 
+    def __repr__(self):
+        return "\n".join(f"{name}  {list(array.shape)}" for name, array in self._tensors.items()) or "no activations"
+
     def __iter__(self):
         return iter(self._tensors)
 
@@ -105,6 +111,8 @@ class Activations(Mapping):
             there = [at for at, position in enumerate(positions) if self._has(name, number, position)]
             own.positions[name] = [positions[at] for at in there]
             own._tensors[name] = array[number : number + 1].take(there, axis=2 if _is_attention(name) else 1)
+            if _is_attention(name):
+                own._tensors[name] = own._tensors[name][..., : self._fed(number)]
         return own
 
     def _index(self, row):
@@ -120,17 +128,23 @@ class Activations(Mapping):
         # Positions counted from the end: one list per row.
         return positions[row] if positions and isinstance(positions[0], list) else positions
 
+    def _fed(self, row):
+        """Number of positions of a row that the model read: a generation's last token is sampled but not fed."""
+        steps = self.steps[row]
+        return len(steps) - steps[-1].startswith("text")
+
     def _has(self, name, row, position):
         """Whether this row, not only another row of its batch, has a value at a position."""
         steps = self.steps[row]
-        # The last token is sampled but not fed to the model.
-        if position >= len(steps) - steps[-1].startswith("text"):
+        if position >= self._fed(row):
             return False
         step, (point, _, selection) = steps[position], name.partition("@")
         if point.startswith("boundary.") and position + 1 < steps.count("prompt"):
             return False
         if point.startswith("latent.") or selection.startswith("latent"):
             return _latent(selection or "latent[*,*]", step) is not None
+        if selection == "text":
+            return step.startswith("text")
         return selection == step if selection.startswith(("text", "prompt")) else True
 
     def at(self, key, step, row=None):
@@ -144,6 +158,8 @@ class Activations(Mapping):
             raise ValueError(f"there are {len(self.steps)} rows: at({key!r}, {step!r}, row) names one")
         row = self._index(row or 0)
         if isinstance(step, str) and re.search(r"\*|\.\.", step):
+            if not re.fullmatch(_PATTERN, step):
+                raise KeyError(f"{step} is not a pattern of latent steps: write latent[*,*], latent[1,*] or latent[*,2..4]")
             found = ((_latent(step, there), position) for position, there in enumerate(self.steps[row]))
             recorded = self._positions(name, row)
             return {place: self.at(name, position, row) for place, position in found if place and position in recorded}
@@ -171,7 +187,7 @@ def _is_attention(name):
 
 def _latent(selection, step):
     """(block, step) of a latent step if the selection (`latent[*,2..]`) matches it, else None."""
-    wanted = re.fullmatch(r"latent\[(\*|\d+),(\*|\d+)(?:(\.\.)(\d*))?\]", selection)
+    wanted = re.fullmatch(_PATTERN, selection)
     found = re.fullmatch(r"latent\[(\d+),(\d+)\]", step)
     if wanted is None or found is None or wanted[1] not in ("*", found[1]):
         return None

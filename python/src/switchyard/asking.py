@@ -29,6 +29,8 @@ def plain(value, name):
         return [plain(part, name) for part in value]
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise ValueError(f"{name}: {value[:60]!r} has half of a surrogate pair, which is no character")
     if value is None or isinstance(value, (str, int, float)):
         return value
     raise TypeError(f"{name} must be a number, a text or a list of them, found {value!r}")

@@ -18,6 +18,11 @@ def _short(value):
     return "0.00" if text == "-0.00" else text
 
 
+def _visible(token):
+    """A token with control characters escaped (`\\n`): labels are one line, and XML has no control characters."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in token)
+
+
 @dataclass(eq=False)
 class HeatMap:
     """Layers by places. Notebooks show it as a coloured table."""
@@ -32,17 +37,23 @@ class HeatMap:
     tokens: List[str]
 
     def _labels(self):
-        return [f"{place} {token}".strip() for place, token in zip(self.places, self.tokens)]
+        return [f"{place} {_visible(token)}".strip() for place, token in zip(self.places, self.tokens)]
 
     def __repr__(self):
-        shown = self._labels()[:12]
+        # At most 12 places: those with the largest values, in the order of the sequence.
+        largest = np.abs(np.nan_to_num(self.values)).max(axis=0, initial=0.0)
+        order = np.argsort(-largest, kind="stable")
+        places, hidden = sorted(order[:12]), order[12:]
+        labels = self._labels()
+        shown = [labels[place] for place in places]
         wide, left = [max(5, len(label)) for label in shown], max([5, *map(len, self.layers)])
         lines = [self.title, "layer".ljust(left) + "".join(f"  {label:>{size}}" for label, size in zip(shown, wide))]
         for layer, row in reversed(list(zip(self.layers, self.values))):
-            cells = ("" if np.isnan(value) else _short(value) for value in row[: len(shown)])
+            cells = ("" if np.isnan(value) else _short(value) for value in row[places])
             lines.append(layer.ljust(left) + "".join(f"  {cell:>{size}}" for cell, size in zip(cells, wide)))
-        more = len(self.places) - len(shown)
-        return "\n".join(lines + ([f"({more} more places)"] if more else []))
+        if len(hidden):
+            lines.append(f"({len(hidden)} more places, with values of at most {largest[hidden].max():.2f})")
+        return "\n".join(lines)
 
     def _repr_html_(self):
         def cell(value):
@@ -69,10 +80,11 @@ class HeatMap:
         figure = Figure(figsize=(2.5 + 0.6 * columns, 1.8 + 0.4 * rows), layout="constrained")
         axes = figure.subplots()
         most = max(1.0, float(np.nanmax(np.abs(self.values), initial=0.0)))
-        image = axes.imshow(self.values, origin="lower", aspect="auto", cmap="PuOr_r", vmin=-most, vmax=most)
-        axes.set_xticks(range(columns), self._labels(), rotation=45, ha="right")
+        image = axes.imshow(self.values, origin="lower", aspect="auto", cmap="PuOr", vmin=-most, vmax=most)
+        # A `$` in a token begins no formula.
+        axes.set_xticks(range(columns), self._labels(), rotation=45, ha="right", parse_math=False)
         axes.set_yticks(range(rows), self.layers)
-        axes.set_title(self.title)
+        axes.set_title(self.title, parse_math=False)
         for (row, column), value in np.ndenumerate(self.values):
             if not np.isnan(value):
                 colour = "white" if abs(value) > 0.6 * most else "black"
@@ -82,8 +94,11 @@ class HeatMap:
 
     def save_svg(self, path):
         """Writes an SVG file, first layer at the bottom."""
-        wide, high, left, top = 46, 24, 12 + 7 * max(map(len, self.layers), default=0), 34
+        wide, high, top, labels = 46, 24, 34, self._labels()
         rows, columns = self.values.shape
+        # A label ends below its column and begins 45 degrees lower to the left.
+        reach = (4.5 * len(label) - (column + 0.5) * wide for column, label in enumerate(labels))
+        left = round(max([12 + 7 * max(map(len, self.layers), default=0), *reach]))
         bottom = top + rows * high
         parts = [f'<text x="{left}" y="18" font-size="13">{html.escape(self.title)}</text>']
         for (row, column), value in np.ndenumerate(self.values):
@@ -94,11 +109,11 @@ class HeatMap:
                 parts.append(f'<text x="{x + wide / 2}" y="{y + 16}" text-anchor="middle">{_short(value)}</text>')
         for row, layer in enumerate(self.layers):
             parts.append(f'<text x="{left - 6}" y="{bottom - row * high - 8}" text-anchor="end">{html.escape(layer)}</text>')
-        labels = self._labels()
         for column, label in enumerate(labels):
             x, y = left + (column + 0.5) * wide, bottom + 12
             parts.append(f'<text transform="translate({x} {y}) rotate(-45)" text-anchor="end">{html.escape(label)}</text>')
-        width, height = left + columns * wide + 12, bottom + 20 + 6 * max(map(len, labels), default=0)
+        width = left + max(columns * wide, 8 * len(self.title)) + 12
+        height = bottom + 20 + 6 * max(map(len, labels), default=0)
         head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="11">'
         with open(path, "w", encoding="utf-8") as file:
             file.write("\n".join([head, *parts, "</svg>"]) + "\n")

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from . import safetensors
+from .asking import several
 from .rows import rows as read_rows
 
 #: Maximum number of weights that a browser runs.
@@ -52,7 +53,7 @@ def page_data(run, rows=None, problems=None, phases=None):
     run = Path(run)
     there = {path.parent.parent.name: path.parent for path in sorted(run.glob("*/checkpoint/model.safetensors"))}
     order = [name for name in TITLES if name in there] + [name for name in there if name not in TITLES]
-    phases = list(order if phases is None else phases)
+    phases = order if phases is None else several(phases)
     missing = [phase for phase in phases if phase not in there]
     if missing or not phases:
         wanted = ", ".join(missing) or "a checkpoint"
@@ -121,6 +122,10 @@ def _problems(run, rows, problems, phases):
             raise ValueError(f"{rows}: no rows of problems here ({', '.join(file.name for file in files)}); `probe` writes them")
         prompts = read_rows(found[0])["prompt"]
         problems = [prompt for prompt in prompts if isinstance(prompt, str)]
+    problems = several(problems)
+    wrong = [problem for problem in problems if not isinstance(problem, str)]
+    if wrong:
+        raise TypeError(f"problems are questions, found {wrong[0]!r}")
     problems = [re.sub(r"^\s*<bos>\s*", "", problem) for problem in problems]
     if not problems:
         raise ValueError(f"{run}: no problems")

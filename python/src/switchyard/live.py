@@ -5,6 +5,7 @@ import datetime
 import decimal
 import inspect
 import json
+import operator
 import os
 import re
 import subprocess
@@ -243,10 +244,11 @@ class Model:
             files = {name: str(Path(file).absolute()) for name, file in (("lens", lens), ("save", save)) if file is not None}
             chosen = {**files, **({} if kind == "logit" else {"kind": kind})}
             if fit is not None:
-                if any("\n" in text for text in several(fit)):
+                lines = plain(several(fit), "fit")
+                if any("\n" in line for line in lines):
                     raise ValueError("fit: a text has a line break: give one line per text")
                 texts = Path(folder) / "texts.txt"
-                texts.write_text("\n".join(several(fit)), encoding="utf-8")
+                texts.write_text("\n".join(lines), encoding="utf-8")
                 chosen.update(fit=str(texts), skip=skip)
             hooks, functions = _changes(hooks, folder)
             ask = {"do": "lens", "prompt": prompt_of(prompt), "top": top, "hooks": hooks}
@@ -273,6 +275,8 @@ class Model:
         Each cell is a forward of the corrupt prompt with the clean value at one hook and position: 0 if the metric does not change, 1
         if it equals the clean one. Costs one forward per cell; logits pass through a file.
         """
+        if "@" in names_of(names):
+            raise ValueError(f"names {names_of(names)!r}: give hooks without `@…`, and `positions`")
         runs = [self.cache(prompt, names, logits=True) for prompt in (clean, corrupt)]
         first, last = (run.lengths[0] for run in runs)
         if first != last:
@@ -283,7 +287,7 @@ class Model:
         if before == after:
             raise ValueError(f"the metric is {before} for both prompts: there is no difference to restore")
         points = [name for name in runs[0] if name != "logits"]
-        positions = range(first) if positions is None else several(positions)
+        positions = range(first) if positions is None else [operator.index(position) for position in several(positions)]
         for position in positions:
             if not -first <= position < first:
                 raise IndexError(f"position {position} of a prompt of {first} tokens")
@@ -291,6 +295,9 @@ class Model:
         values = np.full((len(points), len(positions)), np.nan)
         for row, point in enumerate(points):
             for column, position in enumerate(positions):
+                if position not in runs[0].positions[point]:
+                    # Hooks of the latent inputs have no value at text.
+                    continue
                 hook = f"{point}@pos[{position}]"
                 patched = self.cache(corrupt, hook, {hook: swap(runs[0].at(point, position))}, logits=True)
                 values[row, column] = (float(metric(patched["logits"][0])) - before) / (after - before)
@@ -302,7 +309,7 @@ class Model:
     def intervene(
         self, problems, modes=None, steps=None, draws=None, n=None, field=None, like=None, seed=0, hooks=None, metric=None, settings=None
     ) -> Rows:
-        """Effect of replaced latent inputs on answers, as in `probe intervene`; rows stay in memory.
+        """Effect of replaced latent inputs on answers, as in the program `intervene`; rows stay in memory.
 
         `hooks`: changes at hook points, as in `intervene --hook`: `["blocks.2.attn.hook_z@latent[*,2]=mean"]`; or hook points alone,
         with `modes`.
@@ -378,15 +385,18 @@ class Model:
         return runs, reached
 
     def problems(self, n=None) -> List[dict]:
-        """The first `n` held-out problems of the model's run: `id`, `question`, `answer`, `solution`, and known values in `steps`."""
+        """The first `n` held-out problems of the model's run: `id`, `question`, `answer`, `solution`, known values in `steps`, and the
+        token ids of the `prompt`."""
         rows = self._ask({"do": "problems", "problems": plain(n, "n")})["rows"]
-        return [{key: row[key] for key in ("id", "question", "answer", "solution", "steps")} for row in rows]
+        return [{key: row[key] for key in ("id", "question", "answer", "solution", "steps", "prompt")} for row in rows]
 
     def probe(self, prompts, labels, names="blocks.*.hook_resid_post", position=-1, groups=None, seed=0) -> Rows:
         """Accuracy of a linear probe for `labels` (one per prompt) at one position of each prompt, for every hook of `names`.
 
         The split is by prompt, or by `groups` (one number per prompt; a group is never on both sides). Shuffled labels are the
-        control. One row per hook: `balanced_accuracy`, `selectivity`, `majority`.
+        control. One row per hook: `accuracy`, `control`, `selectivity`, `majority`, and the same for balanced accuracy.
+
+        `position` counts latent steps too: `model.cache(prompt, "hook_embed").steps[0].index("latent[1,4]")`. `names` without `@…`.
         """
         labels = [plain(label, "labels") for label in labels]
         if None in labels:
@@ -466,10 +476,9 @@ class Model:
                     self._kill("a request was interrupted")
                     raise
                 line = json.dumps(reply) + "\n"
+        warn(self._new_stderr())
         if failed is not None:
             raise failed
-        # At the line of the user's call, above `_ask` and its caller.
-        warn(self._new_stderr(), stacklevel=4)
         if "error" in answer:
             names = {f"call:{number}": _name(function, "function") for number, (_, function) in enumerate(functions)}
             error = re.sub(r"\bcall:\d+", lambda call: names.get(call[0], call[0]), answer["error"])
@@ -484,6 +493,12 @@ class Model:
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
+        except ValueError:
+            # Another thread closed the model.
+            if self._process.stdin.closed:
+                raise RuntimeError(self._ended()) from None
+            self._kill("a request was interrupted")
+            raise
         except BaseException:
             # The answer may still come: the next request must not read it as its own.
             self._kill("a request was interrupted")
@@ -496,8 +511,12 @@ class Model:
         """Standard error since the last call. `pread`, because the program shares the file position."""
         if not hasattr(os, "pread"):
             return ""
-        end = os.fstat(self._errors.fileno()).st_size
-        new = os.pread(self._errors.fileno(), end - self._read, self._read)
+        try:
+            end = os.fstat(self._errors.fileno()).st_size
+            new = os.pread(self._errors.fileno(), end - self._read, self._read)
+        except ValueError:
+            # Another thread closed the model.
+            return ""
         self._read = end
         return new.decode("utf-8", "replace")
 
@@ -522,7 +541,7 @@ class Model:
 
     def _ended(self):
         self._wait()
-        if self._errors.closed:
+        if self._process.stdin.closed:
             return "the session is closed: load the model again"
         if self._reason:
             return f"the program was ended because {self._reason}: load the model again"
@@ -596,6 +615,8 @@ def _records(given):
         return given.to_pylist()
     if hasattr(given, "columns") and hasattr(given, "to_dict"):
         # pandas marks missing values in several ways; `notna` finds all.
+        if not given.columns.is_unique:
+            raise ValueError(f"the data frame has several columns {given.columns[given.columns.duplicated()][0]!r}: rename or drop them")
         there = given.notna()
         rows = zip(given.to_dict("records"), there.itertuples(index=False, name=None))
         return [{key: cell for (key, cell), is_there in zip(row.items(), marks) if is_there} for row, marks in rows]

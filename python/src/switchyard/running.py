@@ -10,7 +10,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -61,7 +61,7 @@ class Run:
     text: Optional[str]
     #: The text with its latent blocks: `⟨swi 4⟩[…]` for four latent steps, with p(`</swi>`) after each.
     shown: str
-    trace: Trace
+    trace: Trace = field(repr=False)
     #: Per hook: how often it fired and the mean norm of its change.
     hooks: List[Dict[str, Any]]
     #: `None` if nothing was recorded.
@@ -86,7 +86,7 @@ def run(model, prompt, hooks=None, record=None, probe=None, **flags):
         done = subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace", check=False)
         if done.returncode != 0:
             raise RuntimeError(ended(done.returncode, done.stderr))
-        warn(done.stderr, stacklevel=3)
+        warn(done.stderr)
         result = answer_of(done.stdout, "trace")
         trace = result["trace"]
         return Run(
@@ -164,9 +164,12 @@ def ended(code, stderr):
     return f"the program {how}" + (f": {stderr[starts[-1]:].strip()}" if starts else "")
 
 
-def warn(stderr, stacklevel):
-    """Issues the warnings in a program's standard error as Python warnings."""
-    for line in re.findall(r"^warning: (.*)$", stderr, re.M):
+def warn(stderr):
+    """Issues the warnings in a program's standard error as Python warnings, at the user's line that called this package."""
+    frame, stacklevel = sys._getframe(), 1
+    while frame.f_back and Path(frame.f_code.co_filename).parent == Path(__file__).parent:
+        frame, stacklevel = frame.f_back, stacklevel + 1
+    for line in dict.fromkeys(re.findall(r"^warning: (.*)$", stderr, re.M)):
         warnings.warn(line, stacklevel=stacklevel)
 
 

@@ -47,7 +47,8 @@ def traces(folder, checkpoint):
     found = {}
     for record in records:
         trace = found.setdefault(record["problem"], Trace(record["problem"], record["prompt"], []))
-        position = {key: value for key, value in record.items() if key not in shared}
+        # pandas marks missing values as NaN, which rows do not have otherwise.
+        position = {key: None if value != value else value for key, value in record.items() if key not in shared}
         if isinstance(position.get("lens"), str):
             position["lens"] = [tuple(pair) for pair in json.loads(position["lens"])]
         trace.positions.append(position)

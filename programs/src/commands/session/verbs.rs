@@ -286,7 +286,9 @@ impl Room {
             let at = of(number, row.ids.len())?;
             let recorded = self.loaded.record(std::slice::from_ref(row), &specs, false, Hooks::none())?;
             for (nth, tensor) in recorded.iter().enumerate() {
-                let value = tensor.at(0, at)?;
+                let value = tensor.at(0, at).with_context(|| {
+                    format!("`position` {position} of prompt {number} is not among the positions that `names` selects")
+                })?;
                 match features.get_mut(nth) {
                     Some((_, rows)) => rows.push(value),
                     None => features.push((tensor.name.clone(), vec![value])),
