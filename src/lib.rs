@@ -52,12 +52,15 @@
 extern crate switchyard_formats;
 
 /// Declares a struct of settings, each with its default and, in recipes, its range:
-/// `pub steps: usize = 0 => Count(0, STEPS)`.
+/// `pub steps: usize = 0 => Count(0, STEPS)`. A group of settings is followed by the descriptions of its members:
+/// `pub paper: PaperProtocol = PaperProtocol::default(); PaperProtocol::SETTINGS`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! settings {
     ($(#[$meta:meta])* $vis:vis struct $name:ident {
-        $($(#[$($doc:tt)*])* $see:vis $field:ident: $type:ty = $default:expr $(=> $range:expr)?),* $(,)?
+        $(
+            $(#[$($doc:tt)*])* $see:vis $field:ident: $type:ty = $default:expr $(; $members:expr)? $(=> $range:expr)?
+        ),* $(,)?
     }) => {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -67,8 +70,11 @@ macro_rules! settings {
         }
 
         impl $crate::Described for $name {
-            const SETTINGS: &'static [(&'static str, &'static str)] =
-                &[$((stringify!($field), concat!($($crate::settings!(@text $($doc)*)),*))),*];
+            const SETTINGS: &'static [$crate::Setting] = &[$($crate::Setting {
+                name: stringify!($field),
+                about: concat!($($crate::settings!(@text $($doc)*)),*),
+                members: $crate::settings!(@members $($members)?),
+            }),*];
         }
 
         impl Default for $name {
@@ -81,6 +87,8 @@ macro_rules! settings {
     };
     (@text doc = $text:literal) => { $text };
     (@text $($other:tt)*) => { "" };
+    (@members) => { &[] };
+    (@members $members:expr) => { $members };
     (@ranges $name:ident $([$field:ident])*) => {};
     (@ranges $name:ident $([$field:ident $($range:expr)?])*) => {
         impl $name {
@@ -93,8 +101,16 @@ macro_rules! settings {
 /// Settings whose descriptions can be listed.
 #[doc(hidden)]
 pub trait Described {
-    /// Names of the settings and their descriptions.
-    const SETTINGS: &'static [(&'static str, &'static str)];
+    const SETTINGS: &'static [Setting];
+}
+
+/// A setting, or a group of settings.
+#[doc(hidden)]
+pub struct Setting {
+    pub name: &'static str,
+    pub about: &'static str,
+    /// Names and descriptions of the members of a group.
+    pub members: &'static [(&'static str, &'static str)],
 }
 
 /// In rows and recipes a value of the type is its text.

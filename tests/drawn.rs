@@ -144,7 +144,7 @@ fn each_cell_of_the_map_shows_patch_and_gradient() {
     save::<HeadPatchRow>(rows.path(), "sft", &maps);
     let (html, _) = drawn(rows.path());
     let part = heads(&html).expect("the part");
-    assert!(part.contains("title=\"L1H0 · denoise 0.410 [0.360, 0.460], Holm p 0.00 · noise 0.390"), "{part}");
+    assert!(part.contains("title=\"L1H0 · denoise 0.410 [0.360, 0.460], Holm p = 0.001 · noise 0.390"), "{part}");
     assert!(part.contains("class=\"p sure\"") && part.contains(">.41</td>") && part.contains(">·</td>"));
     assert!(part.contains("class=\"p away\"") && part.contains(">−.12</td>"));
     assert!(!part.contains("by gradient"), "an estimate without rows");
@@ -155,7 +155,7 @@ fn each_cell_of_the_map_shows_patch_and_gradient() {
     save::<AttributionRow>(rows.path(), "sft", &more);
     let (html, _) = drawn(rows.path());
     let part = heads(&html).expect("the part");
-    assert!(part.contains("Holm p 0.00 · by gradient: corrupt 0.370 [0.320, 0.420] · n=24"), "both of one cell");
+    assert!(part.contains("Holm p = 0.002 · by gradient: corrupt 0.370 [0.320, 0.420] · n=24"), "both of one cell");
     assert!(part.contains("class=\"p sure only\""), "a cell that was predicted only");
 }
 

@@ -285,3 +285,23 @@ fn empty_settings_are_errors() {
         assert!(error.contains(says), "{error}");
     }
 }
+
+#[test]
+fn halves_of_one_pair_are_refused_before_the_search() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("pairs.jsonl");
+    let program = |start: usize| format!("c = {start} ; b = c + 6 ; h = b + 5 ; d = h * 4 ; ? d :");
+    let other = |start: usize| format!("e = {start} ; d = e + 6 ; h = d + 3 ; g = h * 2 ; ? g :");
+    let line = |clean: String, corrupt: String| format!("{{\"clean\": \"{clean}\", \"corrupt\": \"{corrupt}\"}}\n");
+    let three: String = [5, 2, 3].map(|start| line(program(4), program(start))).concat();
+    let study = micro("sft", 4);
+    for (pairs, says) in [
+        (three.clone() + &line(other(2), other(5)), "share a program"),
+        (three, "fewer than four of 3 pairs are usable"),
+    ] {
+        std::fs::write(&file, pairs).expect("a pair file");
+        let config = Config { pairs_file: Some(file.clone()), forms: vec![Form::Latents], ..Config::default() };
+        let error = edge_attribution::rows(&study, &config).expect_err("refused").to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}

@@ -208,6 +208,18 @@ fn distributions_and_heat_maps() {
 }
 
 #[test]
+fn a_heat_map_names_every_place() {
+    let places =
+        ["source", "swi", "latent[1]", "latent[2]", "latent[3]", "latent[4]", "latent[5]", "swi_end", "readout"];
+    let columns = places.map(String::from).to_vec();
+    let cells = vec![vec![Some(0.5); places.len()]];
+    let map = HeatMap { columns, rows: vec!["blocks.0".into()], cells, ..heat() };
+    let (svg, size) = draw("places", &[Figure::HeatMap(map)]);
+    assert!(places.iter().all(|place| svg.contains(&format!("\n{place}\n"))), "{svg}");
+    assert!(size.1 > draw("numbers", &[Figure::HeatMap(heat())]).1.1, "room for upright names");
+}
+
+#[test]
 fn panels_are_stacked() {
     let one = draw("one", &[histogram()]).1;
     let two = draw("two", &[histogram(), ecdf()]).1;

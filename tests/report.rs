@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 use switchyard::method::Recipe;
 use switchyard::schema::{
-    AccuracyRow, ExitRow, FateRow, InterventionRow, LensRow, OutcomeRow, PatchRow, PhaseChangeRow, PositionRow,
-    ProbeRow, ResponseRow, RowFile, TeacherForcedRow, WindowRow,
+    AccuracyRow, AttentionRow, DirectLogitRow, ExitRow, FateRow, HeadPatchRow, InterventionRow, LensRow, OutcomeRow,
+    PatchRow, PhaseChangeRow, PositionRow, ProbeRow, ResponseRow, RowFile, TeacherForcedRow, WindowRow,
 };
 use switchyard::stats::Flips;
 use switchyard::store::RowWriter;
@@ -285,6 +285,78 @@ fn everything_is_drawn_from_rows_of_the_contract() {
     }
     // The steps have no accuracy.
     assert!(html.contains("Not tested for hacking") && !html.contains("No hacking is seen"));
+}
+
+/// Rows of heads and MLPs: the largest values are in a table, all of them in a heat map.
+#[test]
+fn heads_and_mlps_have_tables_and_heat_maps() {
+    let reports = tempfile::tempdir().unwrap();
+    let path = reports.path().join("toy");
+    let direct = |component: &str, layer: Option<usize>, head: Option<usize>, lead: f64| {
+        json!({"form": "latents", "target": "answer", "step": null, "component": component, "layer": layer, "head": head, "part": "own",
+            "positions": 50, "logit": about(2.0), "lead": about(lead), "top": null})
+    };
+    let mut rows = vec![direct("total", None, None, 4.0), direct("embed", None, None, 0.0)];
+    for layer in 0..5 {
+        rows.extend((0..4).map(|head| direct("head", Some(layer), Some(head), 0.1 * (layer + head) as f64)));
+        rows.push(direct("mlp", Some(layer), None, -1.0 - layer as f64));
+    }
+    save::<DirectLogitRow>(&path, "sft", &rows);
+    let attention = |layer: usize, head: usize, to: &str, mass: f64| {
+        let back = to.starts_with("latent").then_some(0);
+        json!({"form": "latents", "layer": layer, "head": head, "from": "answer", "to": to, "back": back, "queries": 50,
+            "mass": about(mass), "direct": about(0.3)})
+    };
+    let rows: Vec<Value> = [(0, 0, 0.3), (0, 1, 0.1), (1, 0, 0.2), (1, 1, 0.4)]
+        .into_iter()
+        .flat_map(|(layer, head, mass)| {
+            [("latent[1]", mass), ("latent[2]", 0.5 * mass), ("prompt", 1.0 - 1.5 * mass)]
+                .map(|(to, mass)| attention(layer, head, to, mass))
+        })
+        .collect();
+    save::<AttentionRow>(&path, "sft", &rows);
+    let pairs = |component: &str, head: Option<usize>, place: &str, effect: f64| {
+        let row = json!({"form": "latents", "mode": "denoise", "component": component, "layer": 1, "head": head, "place": place,
+            "back": null, "effect": about(effect), "p_holm": 0.3, "checkpoint": "toy/x", "dataset": "toy", "n": 50, "seed": 0});
+        let typed: HeadPatchRow = serde_json::from_value(row).unwrap();
+        serde_json::to_value(typed).unwrap()
+    };
+    let rows = [
+        pairs("resid", None, "source", 1.0),
+        pairs("head", Some(2), "readout", 0.2),
+        pairs("mlp", None, "source", -0.5),
+    ];
+    write(&path, "pair_patching-sft", &rows);
+    report(&[Folder::open(&path).unwrap()], &reports.path().join("index.html")).unwrap();
+    let read = |file: &str| std::fs::read_to_string(path.join(file)).unwrap();
+    let lines = |file: &str| -> Vec<String> {
+        let text = read(file);
+        text.lines().filter(|line| line.starts_with("| sft |")).map(str::to_owned).collect()
+    };
+
+    let direct = lines("tables/tab-direct-logit.md");
+    assert!(
+        direct.len() == 20 && direct[0].starts_with("| sft | MLP 4 | -5.000 [-5.010, -4.990] | 2.000 "),
+        "{direct:?}"
+    );
+    assert!(direct[0].ends_with("| 50 |") && direct[5].contains("L4H3"), "{direct:?}");
+    let note = read("tables/tab-direct-logit.md");
+    assert!(note.contains("whole lead 4.000") && note.contains(" 6 more in direct_logit-sft.parquet."), "{note}");
+    let svg = read("figures/fig-direct-logit.svg");
+    assert!(svg.contains("MLP") && svg.contains("blocks.4"), "{svg}");
+
+    let attention = lines("tables/tab-attention.md");
+    assert!(
+        attention.len() == 8 && attention[0].starts_with("| sft | blocks.1 | 1 | latent[1] | 0.400 "),
+        "{attention:?}"
+    );
+    let svg = read("figures/fig-attention.svg");
+    assert!(svg.contains("\n0.60\n") && svg.contains("\n0.15\n"), "both latent steps of a head: {svg}");
+
+    let pairs = lines("tables/tab-pair-patching.md");
+    assert!(pairs.len() == 2 && pairs[0].contains("| source | blocks.1 | mlp | -0.500 "), "{pairs:?}");
+    assert!(pairs[1].contains("| readout | blocks.1 | head 2 | 0.200 "), "{pairs:?}");
+    assert!(read("figures/fig-pair-patching-sft.svg").contains("effect (share)"));
 }
 
 /// A folder with interventions on `n` problems, of which *skip* loses and gains some.

@@ -60,7 +60,7 @@ fn latex() {
 \\toprule
 Mode & step & paper & ours [95 \\%] & n \\\\
 \\midrule
-zero | \"all\", a\\_b & $-$4 & 2.0e-6 & 0.872 [0.840, 0.898] & 500 \\\\
+zero \\textbar{} \"all\", a\\_b & $-$4 & 2.0e-6 & 0.872 [0.840, 0.898] & 500 \\\\
 skip & -- & $-$0.190 & not testable here &  \\\\
 \\bottomrule
 \\end{tabular}
@@ -69,6 +69,60 @@ skip & -- & $-$0.190 & not testable here &  \\\\
 \\end{table}
 ";
     assert_eq!(table().latex(), want);
+}
+
+/// Text of records that Markdown or LaTeX would change, lose or refuse.
+#[test]
+fn text_of_records_is_shown_as_it_is() {
+    let mut table = Table::new("tab:x", "T", vec![Heading::new("a", ColumnKind::Text)]);
+    table.note = "`<swi>` forbidden, p ≤ .05, a <b>.".into();
+    let texts = [
+        "[2] first",
+        "*star",
+        "a ` <b",
+        "\\{1,2\\}",
+        "x \\| y",
+        "two\n\nlines",
+        "− ≥ ≤ ≈ → \u{7}",
+        "2*3*4",
+        "`<swi> | x`",
+    ];
+    for text in texts {
+        table.push(vec![Cell::Text(text.into())]).unwrap();
+    }
+    let markdown = table.markdown();
+    let rows: Vec<&str> = markdown.lines().skip(4).take(texts.len()).collect();
+    let want = [
+        "| [2] first |",
+        "| \\*star |",
+        "| a ` &lt;b |",
+        "| \\\\{1,2\\\\} |",
+        "| x \\\\\\| y |",
+        "| two  lines |",
+        "| − ≥ ≤ ≈ → \u{fffd} |",
+        "| 2\\*3\\*4 |",
+        "| `<swi> \\| x` |",
+    ];
+    assert_eq!(rows, want);
+    assert!(markdown.ends_with("\n`<swi>` forbidden, p ≤ .05, a &lt;b>.\n"), "{markdown}");
+    let latex = table.latex();
+    let rows: Vec<&str> = latex.lines().skip(7).take(texts.len()).collect();
+    let want = [
+        "{}[2] first \\\\",
+        "{}*star \\\\",
+        "a ` \\textless{}b \\\\",
+        "\\textbackslash{}\\{1,2\\textbackslash{}\\} \\\\",
+        "x \\textbackslash{}\\textbar{} y \\\\",
+        "two  lines \\\\",
+        "$-$ $\\geq$ $\\leq$ $\\approx$ $\\rightarrow$ ? \\\\",
+        "2*3*4 \\\\",
+        "\\texttt{\\textless{}swi\\textgreater{} \\textbar{} x} \\\\",
+    ];
+    assert_eq!(rows, want);
+    assert!(
+        latex.contains("\\caption{T. \\texttt{\\textless{}swi\\textgreater{}} forbidden, p $\\leq$ .05, a"),
+        "{latex}"
+    );
 }
 
 #[test]

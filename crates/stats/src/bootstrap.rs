@@ -46,23 +46,17 @@ impl Bootstrap {
     /// Undefined draws are left out; more than one in twenty is an error, for the interval would describe the lucky draws.
     pub fn units(&self, n: usize, statistic: impl Fn(&[u32]) -> f64 + Sync) -> Result<Estimate> {
         ensure!(n > 1, "a bootstrap needs at least two independent units, got {n}");
-        ensure!(self.draws >= 100, "{} bootstrap draws are too few for an interval; use 100 or more", self.draws);
-        ensure!(self.level > 0.0 && self.level < 1.0, "confidence level must lie between 0 and 1, got {}", self.level);
+        self.check()?;
         let value = statistic(&vec![1; n]);
         ensure!(value.is_finite(), "the statistic is {value} on the data themselves (n = {n} units)");
-        let exact = n <= ENUMERATED;
-        let resamples = if exact { n.pow(n as u32) } else { self.draws };
+        let resamples = self.resamples(n);
         let mut drawn: Vec<f64> = (0..resamples)
             .into_par_iter()
             .map_init(
                 || vec![0u32; n],
                 |counts, draw| {
                     counts.fill(0);
-                    if exact {
-                        (0..n).for_each(|digit| counts[draw / n.pow(digit as u32) % n] += 1);
-                    } else {
-                        self.draw(draw, n, |unit| counts[unit] += 1);
-                    }
+                    self.draw(draw, n, |unit| counts[unit] += 1);
                     statistic(counts)
                 },
             )
@@ -80,8 +74,24 @@ impl Bootstrap {
         Ok(Estimate { value, low: low.min(value), high: high.max(value), n })
     }
 
-    /// Draws `n` of `n` units with replacement and calls `hit` with each.
+    /// Refuses settings that give no interval.
+    pub(super) fn check(&self) -> Result<()> {
+        ensure!(self.draws >= 100, "{} bootstrap draws are too few for an interval; use 100 or more", self.draws);
+        ensure!(self.level > 0.0 && self.level < 1.0, "confidence level must lie between 0 and 1, got {}", self.level);
+        Ok(())
+    }
+
+    /// Number of resamples of `n` units: all of them, or `draws`.
+    pub(super) fn resamples(&self, n: usize) -> usize {
+        if n <= ENUMERATED { n.pow(n as u32) } else { self.draws }
+    }
+
+    /// Calls `hit` with each unit of a resample of `n` units with replacement: a random one or, of few units, number `draw` of all.
     pub(super) fn draw(&self, draw: usize, n: usize, mut hit: impl FnMut(usize)) {
+        if n <= ENUMERATED {
+            (0..n).for_each(|digit| hit(draw / n.pow(digit as u32) % n));
+            return;
+        }
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream(draw as u64);
         (0..n).for_each(|_| hit(rng.random_range(0..n)));

@@ -22,10 +22,11 @@ impl Bootstrap {
         let finite = sums.iter().chain(&sizes).all(|x| x.is_finite());
         ensure!(finite, "a sum or size is not finite: a ratio needs finite values");
         let (units, columns) = sums.dim();
+        self.check()?;
         if units < 2 || columns == 0 {
             return Ok(vec![None; columns]);
         }
-        let mut counts = Array2::zeros((self.draws, units));
+        let mut counts = Array2::zeros((self.resamples(units), units));
         for (draw, mut row) in counts.outer_iter_mut().enumerate() {
             self.draw(draw, units, |unit| row[unit] += 1.0);
         }
@@ -51,7 +52,7 @@ impl Bootstrap {
         let value = sum / sizes.sum();
         let ratios = num.index_axis(Axis(1), c).into_iter().zip(den.index_axis(Axis(1), c)).map(|(a, b)| a / b);
         let mut drawn: Vec<f64> = ratios.filter(|v| v.is_finite()).collect();
-        if n < 2 || !value.is_finite() || (self.draws - drawn.len()) * 20 > self.draws {
+        if n < 2 || !value.is_finite() || (num.nrows() - drawn.len()) * 20 > num.nrows() {
             return None;
         }
         drawn.sort_by(f64::total_cmp);
@@ -80,5 +81,15 @@ mod tests {
         assert_eq!(found, [Some(alone.expect("an estimate")), None], "one unit has no interval");
         assert!(bootstrap.columns(sums.view(), sizes.slice(s![..3, ..])).is_err());
         assert!(bootstrap.columns(array![[f64::NAN], [1.0]].view(), array![[1.0], [1.0]].view()).is_err());
+        let none = Bootstrap { draws: 0, ..bootstrap };
+        assert!(none.columns(sums.view(), sizes.view()).is_err(), "an interval of no draws");
+    }
+
+    #[test]
+    fn the_resamples_of_five_units_are_enumerated() {
+        let (sums, sizes) = (array![[1.0], [2.0], [4.0], [8.0], [16.0]], Array2::ones((5, 1)));
+        let of = |seed| Bootstrap::seeded(seed).columns(sums.view(), sizes.view()).expect("an estimate");
+        assert_eq!(of(0), of(1), "no draw depends on the seed");
+        assert_eq!(of(0), [Some(Bootstrap::seeded(2).mean(&[1.0, 2.0, 4.0, 8.0, 16.0]).expect("a mean"))]);
     }
 }

@@ -40,7 +40,8 @@ pub fn grouped_holdout(groups: &[usize], test_share: f64, seed: u64) -> Result<S
 }
 
 /// `k` splits by group whose test sides cover every row once. Groups holding a positive label are dealt out first, round
-/// robin after a shuffle, so that every fold gets its share of positives however rare they are.
+/// robin after a shuffle, so that every fold gets its share of positives however rare they are. If that leaves a fold without a
+/// negative, groups holding a negative are dealt out first.
 pub fn grouped_kfold(groups: &[usize], labels: &[bool], k: usize, seed: u64) -> Result<Vec<Split>> {
     ensure!(groups.len() == labels.len(), "{} group ids but {} labels", groups.len(), labels.len());
     let groups = Groups::new(groups)?;
@@ -48,13 +49,39 @@ pub fn grouped_kfold(groups: &[usize], labels: &[bool], k: usize, seed: u64) -> 
     ensure!(groups.len() >= k, "{} groups cannot fill {k} folds", groups.len());
     let mut order: Vec<usize> = (0..groups.len()).collect();
     order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
-    order.sort_by_key(|&g| !groups.members[g].iter().any(|&r| labels[r])); // stable: keeps the shuffle within each kind
+    let has = |g: usize, label: bool| groups.members[g].iter().any(|&r| labels[r] == label);
+    order.sort_by_key(|&g| !has(g, true)); // stable: keeps the shuffle within each kind
     let mut fold = vec![0; groups.len()];
     order.iter().enumerate().for_each(|(i, &g)| fold[g] = i % k);
+    let negatives = (0..groups.len()).filter(|&g| has(g, false)).count();
+    if negatives >= k && (0..k).any(|f| (0..groups.len()).all(|g| fold[g] != f || !has(g, false))) {
+        order.sort_by_key(|&g| (!has(g, false), !has(g, true)));
+        order.iter().enumerate().for_each(|(i, &g)| fold[g] = i % k);
+    }
     Ok((0..k).map(|f| divide(&groups, |g| fold[g] == f)).collect())
 }
 
 fn divide(groups: &Groups, in_test: impl Fn(usize) -> bool) -> Split {
     let (test, train) = (0..groups.of_row.len()).partition(|&row| in_test(groups.of_row[row]));
     Split { train, test }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::grouped_kfold;
+
+    #[test]
+    fn every_fold_has_both_labels_however_rare_one_is() {
+        // 60 problems, each with a row of the frequent label, six of them also with one of the other.
+        let groups: Vec<usize> = (0..60).chain(0..6).collect();
+        for frequent in [false, true] {
+            let labels: Vec<bool> = (0..66).map(|row| (row < 60) == frequent).collect();
+            for seed in 0..50 {
+                for split in grouped_kfold(&groups, &labels, 3, seed).expect("folds") {
+                    let positives = split.test.iter().filter(|&&row| labels[row]).count();
+                    assert!((1..split.test.len()).contains(&positives), "seed {seed}: {positives} positives");
+                }
+            }
+        }
+    }
 }

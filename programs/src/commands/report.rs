@@ -10,7 +10,7 @@ use super::grade::Grade;
 use super::merge::Merge;
 use super::print;
 use super::selection::REPORTS;
-use crate::report::folder::Folder;
+use crate::report::folder::{Folder, tell_apart};
 use crate::report::tables::{Formats, Table};
 use crate::report::{compare, curves, journal, render};
 use switchyard::machine::threads;
@@ -113,7 +113,8 @@ fn report(args: &Report) -> Result<()> {
         if args.folders.is_empty() { render::default_folders(Path::new(REPORTS))? } else { args.folders.clone() };
     let named =
         |path: &PathBuf| Ok(Folder::open(path)?.named(&args.sft, &args.grpo, &args.grpo_start).with_paper(args.paper));
-    let folders: Vec<Folder> = paths.iter().map(named).collect::<Result<_>>()?;
+    let mut folders: Vec<Folder> = paths.iter().map(named).collect::<Result<_>>()?;
+    tell_apart(&mut folders);
     for (flag, name, default) in
         [("--sft", &args.sft, "sft"), ("--grpo", &args.grpo, "grpo"), ("--grpo-start", &args.grpo_start, "grpo_start")]
     {
@@ -134,7 +135,8 @@ fn report(args: &Report) -> Result<()> {
 }
 
 fn compare(folders: &[PathBuf], out: Option<&Path>, records: Option<&Option<PathBuf>>) -> Result<()> {
-    let folders: Vec<Folder> = folders.iter().map(|path| Folder::open(path)).collect::<Result<_>>()?;
+    let mut folders: Vec<Folder> = folders.iter().map(|path| Folder::open(path)).collect::<Result<_>>()?;
+    tell_apart(&mut folders);
     if let Some(records) = records {
         let tables = journal::tables(&folders, records.as_deref())?;
         for (number, table) in tables.iter().enumerate() {

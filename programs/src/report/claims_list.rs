@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::render_table::safe;
+use super::render_table::{number, safe};
 use super::tables::{Cell, ColumnKind, Formats, Heading, Table};
 use super::verdicts::{READING, TestedClaim, Verdict};
 use switchyard::store::write_atomic;
@@ -41,7 +41,7 @@ fn table(claims: &[TestedClaim<'_>]) -> Result<Table> {
             tested.on.clone(),
             tested.ours.clone(),
             tested.verdict.words().to_owned(),
-            tested.p.map_or_else(String::new, |p| format!("{p:.1e}")),
+            tested.tested_p().map_or_else(String::new, |p| number(p, 3)),
             claim.untested.clone(),
             tested.tests.join("; "),
         ];

@@ -71,6 +71,25 @@ pub(super) fn once(folders: &[Folder]) -> Result<()> {
     Ok(())
 }
 
+/// Renames folders with the same name (`a/micro`, `b/micro`) by as many parts of their paths as tell them apart: a page or a table names them
+/// side by side.
+pub fn tell_apart(folders: &mut [Folder]) {
+    let parts = |folder: &Folder| -> Vec<String> {
+        let whole = folder.path.canonicalize().unwrap_or_else(|_| folder.path.clone());
+        whole.iter().map(|part| part.to_string_lossy().into_owned()).collect()
+    };
+    let paths: Vec<Vec<String>> = folders.iter().map(parts).collect();
+    let tail = |path: &[String], n: usize| path[path.len().saturating_sub(n)..].join("/");
+    for (at, folder) in folders.iter_mut().enumerate() {
+        let own = &paths[at];
+        let alone =
+            |n: &usize| paths.iter().enumerate().all(|(other, path)| other == at || tail(path, *n) != tail(own, *n));
+        if let Some(n) = (1..=own.len()).find(alone).filter(|n| *n > 1) {
+            folder.name = tail(own, n);
+        }
+    }
+}
+
 impl Folder {
     /// Reads `<experiment>-<checkpoint>.parquet`, and for a run folder of `train` also `<phase>/metrics.parquet` and `reports/`.
     ///
@@ -98,11 +117,11 @@ impl Folder {
         folder.manifest = folder.read_manifest(path);
         let strangers = folder.manifest.as_ref().map(|m| mixture::find_excluded(path, m)).unwrap_or_default();
         for entry in sorted(path)? {
-            let stem = entry.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+            let own = entry.file_name().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
             let metrics = entry.join(format!("{METRICS}.parquet"));
             if metrics.is_file() {
-                folder.add(METRICS, &stem, &metrics);
-            } else if entry.is_dir() && stem == "reports" {
+                folder.add(METRICS, &own, &metrics);
+            } else if entry.is_dir() && own == "reports" {
                 let inner = folder.read_manifest(&entry);
                 let strangers = inner.as_ref().map(|m| mixture::find_excluded(&entry, m)).unwrap_or_default();
                 sorted(&entry)?.iter().for_each(|file| folder.add_file(file, &strangers));
@@ -478,5 +497,35 @@ mod tests {
         assert_eq!(estimate(&row(0.4), "a").map(|e| e.n), Some(3));
         assert_eq!(estimate(&row(0.55), "a"), None);
         assert_eq!(estimate(&row(0.4), "b"), None);
+    }
+
+    /// A folder with the records of a phase in each of these places below it.
+    fn with_phases(places: &[&str]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a folder");
+        for place in places {
+            let name = if *place == "sft.old" { METRICS } else { "x-sft" };
+            fs::create_dir_all(folder.path().join(place)).expect("a folder");
+            let mut writer = switchyard::store::RowWriter::create(&folder.path().join(place), name).expect("a file");
+            writer.push(&serde_json::json!({"step": 1, "place": place})).expect("a row");
+            writer.finish().expect("a file");
+        }
+        folder
+    }
+
+    #[test]
+    fn a_folder_put_aside_is_not_that_of_the_reports() {
+        let folder = with_phases(&["reports", "reports.old", "sft.old"]);
+        let opened = Folder::open(folder.path()).expect("rows");
+        assert_eq!(text(&opened.flat("x", "sft")[0], "place"), Some("reports"));
+        assert_eq!(opened.checkpoints(METRICS), ["sft.old"]);
+    }
+
+    #[test]
+    fn folders_with_one_name_are_told_apart() {
+        let folder = with_phases(&["a/m", "b/m", "b/n"]);
+        let mut opened: Vec<Folder> =
+            ["a/m", "b/m", "b/n"].iter().map(|at| Folder::open(&folder.path().join(at)).expect("rows")).collect();
+        tell_apart(&mut opened);
+        assert_eq!(opened.iter().map(|folder| folder.name.as_str()).collect::<Vec<_>>(), ["a/m", "b/m", "n"]);
     }
 }

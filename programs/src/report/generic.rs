@@ -33,7 +33,7 @@ pub fn table(label: &str, title: &str, experiment: &str, of: &[Of<'_>], columns:
     let constants: Vec<String> = found
         .iter()
         .filter(|f| !matches!(f.kind, ColumnKind::Measured(_)) && constant(f))
-        .map(|f| format!("{} {}", named(&f.key), cell_words(flat[0], &f.key)))
+        .map(|f| format!("{} {}", named(&f.key), constant_words(flat[0], &f.key)))
         .collect();
     found.retain(|f| matches!(f.kind, ColumnKind::Measured(_)) || !constant(f));
     if flat.is_empty() || !found.iter().any(|f| matches!(f.kind, ColumnKind::Measured(_))) {
@@ -143,6 +143,13 @@ fn cell_words(row: &FlatRow, key: &str) -> String {
     }
 }
 
+/// A constant's text; a long fraction (`0.30000000000000004`) is rounded.
+fn constant_words(row: &FlatRow, key: &str) -> String {
+    let words = cell_words(row, key);
+    let fraction = row.get(key).filter(|value| value.is_f64() && words.len() > 6).and_then(Value::as_f64);
+    fraction.map_or(words, small)
+}
+
 fn small(x: f64) -> String {
     if x != 0.0 && x.abs() < 1e-3 { format!("{x:.1e}") } else { unsigned_zero(format!("{x:.3}")) }
 }
@@ -158,5 +165,25 @@ fn named(key: &str) -> String {
         "blind" => "what it cannot see".into(),
         "mean_change" => "mean change in norm".into(),
         other => other.trim_end_matches("[]").replace('_', " "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_constant_in_the_note_is_rounded_as_a_cell() {
+        let row = |acc: f64| {
+            let row = json!({"checkpoint": "x/sft", "dataset": "d", "n": 9, "seed": 0, "chance": 0.1 + 0.2, "dose": 0.5,
+                "acc.value": acc, "acc.low": 0.0, "acc.high": 1.0, "acc.n": 9});
+            row.as_object().expect("an object").clone()
+        };
+        let rows = [0.1, 0.2, 0.3].map(row);
+        let of: [Of<'_>; 1] = [("sft".to_owned(), rows.iter().collect())];
+        let table = table("tab:x", "x", "x", &of, &[]).expect("a table").expect("rows");
+        assert!(table.note.contains("chance 0.300; ") && table.note.contains("dose 0.5; "), "{}", table.note);
     }
 }

@@ -77,6 +77,12 @@ fn records(file: Option<&Path>) -> Result<Records> {
     Ok(Records { source: shown.to_string(), groups })
 }
 
+/// The key to sort groups by: levels as numbers, 2 before 10.
+fn in_order(group: &str) -> (&str, Option<u8>, &str) {
+    let (kind, name) = group.split_once(':').unwrap_or((group, ""));
+    (kind, name.parse().ok(), name)
+}
+
 /// Adds one problem to the counts of its groups.
 fn count(groups: &mut BTreeMap<String, GroupCounts>, level: Option<u8>, subject: Option<&str>, own: GroupCounts) {
     let levels = level.into_iter().map(|level| format!("level:{level}"));
@@ -150,7 +156,9 @@ fn table(folder: &Folder, checkpoint: &str, records: &Records, paper: &Paper) ->
     if !counted {
         table.note += " Rows of an older version do not say which blocks the model left by itself.";
     }
-    let names: std::collections::BTreeSet<&String> = ours.keys().chain(records.groups.keys()).collect();
+    let mut names: Vec<&String> = ours.keys().chain(records.groups.keys()).collect();
+    names.sort_by_key(|&name| in_order(name));
+    names.dedup();
     for group in names {
         let [own, other] =
             [ours.get(group), records.groups.get(group)].map(|counts| counts.copied().unwrap_or_default());
@@ -183,6 +191,13 @@ fn table(folder: &Folder, checkpoint: &str, records: &Records, paper: &Paper) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn levels_are_in_the_order_of_numbers() {
+        let mut groups = ["subject:Algebra", "level:10", "level:2", "all"];
+        groups.sort_by_key(|&group| in_order(group));
+        assert_eq!(groups, ["all", "level:2", "level:10", "subject:Algebra"]);
+    }
 
     #[test]
     fn a_journal_is_counted_as_the_totals_that_are_carried() {

@@ -73,9 +73,25 @@ pub(super) fn number(value: f64, digits: usize) -> String {
     }
 }
 
-/// Escapes text for Markdown: a tag such as `<swi>` would be read as HTML, a bar would end a cell.
+/// Escapes text for Markdown: a tag such as `<swi>` would be read as HTML, a bar would end a cell, a backslash would vanish.
 pub(super) fn safe(s: &str) -> String {
-    letters::all(s).replace('&', "&amp;").replace('<', "&lt;").replace('|', "\\|").replace('\n', " ")
+    outside_code(s, |part| part.replace('\\', "\\\\").replace('&', "&amp;").replace('<', "&lt;"))
+}
+
+/// [`safe`] for a cell of records, in which an asterisk is no emphasis.
+fn safe_cell(s: &str) -> String {
+    let plain = |part: &str| part.replace('\\', "\\\\").replace('&', "&amp;").replace('<', "&lt;").replace('*', "\\*");
+    outside_code(s, plain)
+}
+
+/// Applies `escape` outside of `` `code` ``, in which Markdown reads no entities and no backslashes. A backtick without a second one is text.
+fn outside_code(s: &str, escape: impl Fn(&str) -> String) -> String {
+    let line = letters::all(s).replace('\n', " ");
+    let parts: Vec<&str> = line.split('`').collect();
+    let is_code = |at: usize| at % 2 == 1 && at + 1 < parts.len();
+    let escaped =
+        parts.iter().enumerate().map(|(at, part)| if is_code(at) { (*part).to_owned() } else { escape(part) });
+    escaped.collect::<Vec<String>>().join("`").replace('|', "\\|")
 }
 
 impl Table {
@@ -87,7 +103,7 @@ impl Table {
         out += &line(headings.iter().map(|(name, _)| safe(name)).collect());
         out += &line(headings.iter().map(|(_, right)| if *right { "---:" } else { "---" }.to_string()).collect());
         for row in rows {
-            out += &line(row.iter().map(|cell| safe(cell)).collect());
+            out += &line(row.iter().map(|cell| safe_cell(cell)).collect());
         }
         if !self.note.is_empty() {
             out += &format!("\n{}\n", safe(&self.note));
@@ -135,7 +151,11 @@ impl Table {
     /// A `table` environment with booktabs rules, label and caption.
     pub fn latex(&self) -> String {
         let PrintedTable { headings, rows } = printed(self);
-        let line = |cells: Vec<String>| cells.join(" & ") + " \\\\\n";
+        // After `\\`, a bracket would be read as a length, and an asterisk would vanish.
+        let line = |cells: Vec<String>| {
+            let line = cells.join(" & ") + " \\\\\n";
+            if line.starts_with(['[', '*']) { format!("{{}}{line}") } else { line }
+        };
         let align: String = headings.iter().map(|(_, right)| if *right { 'r' } else { 'l' }).collect();
         let mut out = format!("\\begin{{table}}[t]\n\\centering\n\\small\n\\begin{{tabular}}{{{align}}}\n\\toprule\n");
         out += &line(headings.iter().map(|(name, _)| tex(name)).collect());
@@ -149,12 +169,33 @@ impl Table {
     }
 }
 
-/// Escapes LaTeX commands. `-` before a digit becomes a minus.
+/// Escapes LaTeX commands and characters that pdfLaTeX does not know. `-` before a digit becomes a minus, `` `code` `` typewriter text.
 fn tex(text: &str) -> String {
+    let text = letters::all(text);
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
+    let mut code = false;
     while let Some(c) = chars.next() {
         match c {
+            '`' if code => {
+                out.push('}');
+                code = false;
+            }
+            '`' if chars.clone().any(|next| next == '`') => {
+                out += "\\texttt{";
+                code = true;
+            }
+            // An empty line would end a paragraph, which a cell and a caption do not allow.
+            '\n' => out.push(' '),
+            '|' => out += "\\textbar{}",
+            '−' => out += "$-$",
+            '≥' => out += "$\\geq$",
+            '≤' => out += "$\\leq$",
+            '≈' => out += "$\\approx$",
+            '→' => out += "$\\rightarrow$",
+            'Δ' => out += "$\\Delta$",
+            '‖' => out += "$\\Vert$",
+            '\u{fffd}' => out.push('?'),
             '&' | '%' | '$' | '#' | '_' | '{' | '}' => out.extend(['\\', c]),
             '\\' => out += "\\textbackslash{}",
             '~' => out += "\\textasciitilde{}",

@@ -94,7 +94,7 @@ pub(crate) const FILES: &[Files] = &[(EdgePairRow::NAME, EdgeRow::NAME)];
 /// processes, and a resumed run, repeats it.
 ///
 /// # Errors
-/// No pairs; fewer than four usable ones in every form; failures of the model.
+/// No pairs; fewer than four usable ones in every form, or fewer than two in a half; failures of the model.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<EdgePairRow>) -> Result<()> {
     study.say("edge attribution");
     config.check()?;
@@ -131,12 +131,20 @@ fn of_pairs(
     let number = |name: &Place| places.partition_point(|place| place < name);
     let numbered: Vec<Vec<usize>> = by_name.iter().map(|names| names.iter().map(number).collect()).collect();
     let edges = Edges { study, weights, places: places.len() };
-    let recorded = edges.recorded(pairs, &numbered)?;
     let groups: Vec<usize> = pairs.iter().map(|pair| pair.group).collect();
     let several = groups.iter().any(|group| *group != groups[0]);
     study
         .require(several, || format!("all {} pairs share programs: none is left to test a circuit on", pairs.len()))?;
     let halves = grouped_holdout(&groups, 0.5, study.seed)?;
+    let (train, test) = (halves.train.len(), halves.test.len());
+    study.require(train > 1 && test > 1, || {
+        format!(
+            "of {} pairs {train} would find a circuit and {test} test it, because pairs that share a program are in the same \
+             half: both need two",
+            pairs.len()
+        )
+    })?;
+    let recorded = edges.recorded(pairs, &numbered)?;
     let finds: Vec<&RecordedPair> = halves.train.iter().map(|&number| &recorded[number]).collect();
     let scores: BTreeMap<usize, Vec<Array2<f64>>> =
         halves.train.iter().copied().zip(edges.scores(&finds, config.steps)?).collect();

@@ -190,11 +190,18 @@ pub fn agreement(rows: &[PatchedNodeRow]) -> Result<Option<FormsRow>> {
         maps.iter().flat_map(|[a, b]| a.keys().filter(|at| b.contains_key(*at))).copied().collect();
     let (Some(first), true, true) = (rows.first(), maps.len() > 1, cells.len() > 2) else { return Ok(None) };
     let rank_correlation = Bootstrap::seeded(first.identity.seed).units(maps.len(), |counts| {
-        let mean = |form: usize| -> Vec<f64> {
-            let of = |at| maps.iter().zip(counts).filter_map(|(m, &n)| Some(f64::from(n) * m[form].get(at)?)).sum();
-            cells.iter().map(of).collect()
+        // Means over the drawn problems that have the cell in both forms; a draw may have no such problem.
+        let means = |at: &At| {
+            let mut sums = [0.0; 3];
+            for ([latents, text], &times) in maps.iter().zip(counts) {
+                if let (Some(&latent), Some(&word)) = (latents.get(at), text.get(at)) {
+                    sums.iter_mut().zip([latent, word, 1.0]).for_each(|(sum, x)| *sum += f64::from(times) * x);
+                }
+            }
+            (sums[2] > 0.0).then(|| (sums[0] / sums[2], sums[1] / sums[2]))
         };
-        spearman(&mean(0), &mean(1))
+        let (latents, text): (Vec<f64>, Vec<f64>) = cells.iter().filter_map(means).unzip();
+        spearman(&latents, &text)
     })?;
     let identity = Identity { n: maps.len(), ..first.identity.clone() };
     Ok(Some(FormsRow { identity, cells: cells.len(), rank_correlation }))
@@ -247,5 +254,19 @@ mod tests {
         assert_eq!((found.identity.n, found.cells, found.rank_correlation.value), (3, 4, 1.0));
         let alone: Vec<_> = of(Form::Text, 1).chain(of(Form::Latents, 2)).collect();
         assert_eq!(agreement(&alone).expect("no comparison"), None);
+    }
+
+    #[test]
+    fn a_cell_that_few_problems_have_counts_with_its_mean() {
+        // Layer l occurs in 6 − l of six problems. Effects rise with the layer in one form and fall in the other.
+        let of = |pair: usize| {
+            (0..6 - pair).flat_map(move |layer| {
+                let effect = layer as f64;
+                [row(Form::Latents, pair, layer, effect), row(Form::Text, pair, layer, 10.0 - effect)]
+            })
+        };
+        let rows: Vec<_> = (0..6).flat_map(of).collect();
+        let found = agreement(&rows).expect("a comparison").expect("six problems");
+        assert_eq!((found.cells, found.rank_correlation.value), (6, -1.0));
     }
 }

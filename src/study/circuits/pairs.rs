@@ -162,11 +162,11 @@ impl PairChoice<'_> {
                 work(form, &pairs)?;
             }
         }
+        let all = self.given.map_or(self.candidates, <[PairPrompts]>::len);
         study.require(any, || {
             format!(
-                "fewer than {said} of {} pairs are usable: a pair must agree up to a text token after a block, or be solved as \
-                text",
-                self.candidates
+                "fewer than {said} of {all} pairs are usable: a pair must agree up to a text token after a block, or be solved \
+                as text"
             )
         })
     }

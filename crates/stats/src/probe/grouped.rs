@@ -22,26 +22,28 @@ const TOLERANCE: f64 = 1e-6;
 /// Mean gradient at which a fit stops that only serves to choose C.
 const LOOSE: f64 = 1e-4;
 
-/// Settings of our protocol.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct GroupedProtocol {
-    /// Folds over problems: 5 makes each split 80:20.
-    pub folds: usize,
-    /// Repeats with new folds. The number of splits is `folds · repeats`.
-    pub repeats: usize,
-    /// Folds of the inner choice of C.
-    pub inner_folds: usize,
-    /// Candidates for C on standardised columns, in scikit-learn's meaning. Ties go to the smallest.
-    pub c_grid: Vec<f64>,
-    /// Share of positives where the probe would be used; `None` for the share in the data.
-    pub prevalence: Option<f64>,
-    /// Whether to fit the control labels too (doubles the time).
-    pub control: bool,
-    /// Bootstrap draws over problems.
-    pub draws: usize,
-    /// Seed of splits, balancing, control labels and draws.
-    pub seed: u64,
+protocol! {
+    /// Settings of our protocol.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct GroupedProtocol {
+        /// Folds over problems: 5 makes each split 80:20.
+        pub folds: usize,
+        /// Repeats with new folds. The number of splits is `folds · repeats`.
+        pub repeats: usize,
+        /// Folds of the inner choice of C.
+        pub inner_folds: usize,
+        /// Candidates for C on standardised columns, in scikit-learn's meaning. Ties go to the smallest.
+        pub c_grid: Vec<f64>,
+        /// Share of positives where the probe would be used; not set: the share in the data.
+        pub prevalence: Option<f64>,
+        /// Whether to fit the control labels too (doubles the time).
+        pub control: bool,
+        /// Bootstrap draws over problems.
+        pub draws: usize,
+        /// Seed of splits, balancing, control labels and draws.
+        pub seed: u64,
+    }
 }
 
 impl Default for GroupedProtocol {

@@ -11,6 +11,22 @@
 //! The caller chooses negatives of the same token type as positives. Otherwise a probe reads the token's identity
 //! and is near perfect at the embedding.
 
+/// Declares a struct of settings that lists its fields with their descriptions.
+macro_rules! protocol {
+    ($(#[$meta:meta])* pub struct $name:ident { $($(#[doc = $doc:literal])+ pub $field:ident: $type:ty,)+ }) => {
+        $(#[$meta])*
+        pub struct $name {
+            $($(#[doc = $doc])+ pub $field: $type,)+
+        }
+
+        impl $name {
+            /// Names of the settings and their descriptions.
+            pub const SETTINGS: &'static [(&'static str, &'static str)] =
+                &[$((stringify!($field), concat!($($doc),+))),+];
+        }
+    };
+}
+
 mod grouped;
 mod paper;
 mod pooled;

@@ -41,16 +41,18 @@ fn passed(offset: usize) -> usize {
     (PAPER_LAYERS + 1).saturating_sub(offset)
 }
 
-/// Settings of the paper's protocol; the defaults are the paper's.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct PaperProtocol {
-    /// Inverse regularisation strength, in scikit-learn's meaning.
-    pub c: f64,
-    /// Share of rows held out.
-    pub test_share: f64,
-    /// Seed of the balancing and of the split.
-    pub seed: u64,
+protocol! {
+    /// Settings of the paper's protocol; the defaults are the paper's.
+    #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct PaperProtocol {
+        /// Inverse regularisation strength, in scikit-learn's meaning.
+        pub c: f64,
+        /// Share of rows held out.
+        pub test_share: f64,
+        /// Seed of the balancing and of the split.
+        pub seed: u64,
+    }
 }
 
 impl Default for PaperProtocol {

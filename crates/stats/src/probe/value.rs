@@ -33,15 +33,22 @@ const TOLERANCE: f64 = 1e-5;
 /// Mean gradient at which a fit stops that only serves to choose C.
 const LOOSE: f64 = 1e-4;
 
-/// Settings, as in [`GroupedProtocol`](super::GroupedProtocol).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ValueProtocol {
-    pub folds: usize,
-    pub inner_folds: usize,
-    pub c_grid: Vec<f64>,
-    pub draws: usize,
-    pub seed: u64,
+protocol! {
+    /// Settings, as in [`GroupedProtocol`](super::GroupedProtocol).
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct ValueProtocol {
+        /// Folds over problems.
+        pub folds: usize,
+        /// Folds of the inner choice of C.
+        pub inner_folds: usize,
+        /// Candidates for C on standardised columns, in scikit-learn's meaning. Ties go to the smallest.
+        pub c_grid: Vec<f64>,
+        /// Bootstrap draws over problems.
+        pub draws: usize,
+        /// Seed of splits, shuffled values and draws.
+        pub seed: u64,
+    }
 }
 
 impl Default for ValueProtocol {

@@ -78,7 +78,9 @@ fn stretches(rows: &[FlatRow]) -> Stretches {
 fn overlay(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let rows = folder.flat(METRICS, &folder.grpo);
     let Stretches { hacking, checkpoint, .. } = stretches(rows);
+    let checkpoint = checkpoint.filter(|step| hacking.is_none_or(|first| *step < first));
     let stable = |step: f64| hacking.is_none_or(|first| step < first);
+    let drawn = rows.iter().filter(|row| number(row, "step").is_some_and(stable)).count();
     let mut lines = vec![];
     for (key, (name, _)) in COLUMNS.iter().zip(SHOWN) {
         let key = measured(rows, key);
@@ -102,14 +104,15 @@ fn overlay(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         x: Axis::new("optimiser step"),
         y: Axis::new("0: smallest, 1: largest"),
         lines,
-        marks: checkpoint.into_iter().filter(|step| stable(*step)).collect(),
+        marks: checkpoint.into_iter().collect(),
         ..LineChart::default()
     });
+    let mark = if checkpoint.is_some() { " Dashed: the measured checkpoint." } else { "" };
     let cut = if hacking.is_some() { " The figure ends where hacking begins (fig:calibration-full)." } else { "" };
     let note = format!(
         "Rolling means of {0} steps; in the legend, means of the first and last {0} steps. Each line is scaled to \
-         its own minimum and maximum: heights of two lines are not comparable. Dashed: the measured checkpoint.{cut}",
-        window(rows.len())
+         its own minimum and maximum: heights of two lines are not comparable.{mark}{cut}",
+        window(drawn)
     );
     exhibit.drawing("Switch-GRPO trajectory", 1, figure.into_iter().collect(), &note)
 }
@@ -141,4 +144,32 @@ fn full(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         window(rows.len())
     );
     exhibit.drawing("Switch-GRPO trajectory in full", 2, panels, &note)
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard::store::RowWriter;
+
+    use super::*;
+
+    /// 1,010 steps, cut to fewer than 1,000 by hacking, which is after the checkpoint's step.
+    #[test]
+    fn the_note_of_a_cut_trajectory_is_that_of_its_lines() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut writer = RowWriter::create(folder.path(), "metrics-grpo").expect("a file");
+        for step in 1..=1010 {
+            let x = f64::from(step) / 1010.0;
+            let row = serde_json::json!({"step": step, "reward": x, "accuracy": 1.0 - (x - 0.5).abs(), "switch_rate": x,
+                "latent_calls": 9.0 * x, "visible_tokens": 30.0 - x});
+            writer.push(&row).expect("a row");
+        }
+        writer.finish().expect("a file");
+        let (paper, folder) = (Paper::embedded().expect("the paper"), Folder::open(folder.path()).expect("rows"));
+        let drawings = overlay(&EXHIBITS[0], &paper, &folder);
+        let note = &drawings[0].note;
+        assert!(note.contains("Rolling means of 20 steps") && note.contains("ends where hacking begins"), "{note}");
+        let Figure::Lines(chart) = &drawings[0].panels[0] else { panic!("lines") };
+        assert_eq!(note.contains("Dashed"), !chart.marks.is_empty(), "{note}");
+        assert!(chart.marks.is_empty());
+    }
 }

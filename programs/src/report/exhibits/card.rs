@@ -8,6 +8,7 @@ use super::{Drawing, Exhibit};
 use crate::report::figures::{Axis, BarChart, BarSeries, Figure};
 use crate::report::folder::{Folder, called, sound};
 use crate::report::paper::Paper;
+use crate::report::render_table::number;
 use crate::report::tables::{Cell, ColumnKind, Heading, Table};
 use switchyard::schema::{CalibrationRow, CardAnswer, CardQuestion, CardRow, RowFile, SerialDepthRow};
 
@@ -79,13 +80,13 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         })
     };
     let panels = folder.checkpoints_with::<CardRow>().into_iter().filter_map(panel).collect();
-    let note = "The effect behind each answer (tab:card); 0 where the answer is no. Bars: 95 % intervals. Questions \
+    let note = "The effect behind each answer (tab:card), in the colour of the answer. Bars: 95 % intervals. Questions \
                 not asked are left out.";
     exhibit.drawing("Certificate (ours)", 2, panels, note)
 }
 
 fn p_value(p: Option<f64>) -> Cell {
-    p.map_or_else(Cell::nothing, |p| Cell::Text(format!("{p:.1e}")))
+    p.map_or_else(Cell::nothing, |p| Cell::Text(number(p, 3)))
 }
 
 /// Power and false alarms of the answer's test, at the calibrated n nearest to the row's.
@@ -143,6 +144,12 @@ pub(in crate::report) fn cards(folder: &Folder) -> Vec<(String, Value)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_p_value_of_one_is_no_power_of_ten() {
+        let shown = |p: f64| if let Cell::Text(text) = p_value(Some(p)) { text } else { String::new() };
+        assert_eq!([1.0, 0.68, 0.0333, 2e-88].map(shown), ["1.000", "0.680", "0.033", "2.0e-88"]);
+    }
 
     #[test]
     fn every_question_of_the_card_is_calibrated() {

@@ -6,6 +6,7 @@ use super::{Drawing, Exhibit};
 use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
 use crate::report::folder::{Folder, sound};
 use crate::report::paper::Paper;
+use crate::report::render_table::number;
 use crate::report::tables::{Cell, ColumnKind, Heading, Table};
 use switchyard::schema::{FilmQuantity, FilmRow, RowFile, film_changes};
 use switchyard::stats::Estimate;
@@ -64,7 +65,7 @@ fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
             from.map_or_else(Cell::nothing, |(_, name)| Cell::Text(name.clone())),
             Cell::measured(Some(change.before)),
             Cell::measured(Some(change.after)),
-            Cell::Text(format!("{:.1e}", change.p_holm)),
+            Cell::Text(number(change.p_holm, 3)),
             Cell::Text(change.verdict().to_owned()),
         ])?;
     }

@@ -42,5 +42,5 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         })
     };
     let panels = modes.into_iter().filter_map(panel).collect();
-    exhibit.drawing("Dose and response (ours)", 2, panels, "Bars: 95 % Wilson intervals.")
+    exhibit.drawing("Dose and response (ours)", 2, panels, "Bars: 95 % intervals.")
 }

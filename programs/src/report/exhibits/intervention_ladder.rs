@@ -69,7 +69,7 @@ fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
         }
     }
     let note = format!(
-        "Bars: 95 % Wilson intervals. Diagnostic: problems where normal switched and was right, so it can only fall.{}",
+        "Bars: 95 % intervals. Diagnostic: problems where normal switched and was right, so it can only fall.{}",
         theirs_are(&panels, "n = 50 and 21 fit them")
     );
     exhibit.drawing("Every intervention (ours)", 2, panels, &note)

@@ -90,6 +90,6 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         0..=MOST => String::new(),
         all => format!(" Drawn: the first {MOST} of up to {all} modes; all are in tab:intervention-steps."),
     };
-    let note = format!("Bars: 95 % Wilson intervals.{scales}{cut}");
+    let note = format!("Bars: 95 % intervals.{scales}{cut}");
     exhibit.drawing("Interventions step by step (ours)", 1, panels, &note)
 }

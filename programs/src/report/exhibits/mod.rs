@@ -150,7 +150,8 @@ macro_rules! exhibits {
 exhibits! {
     card, main, sft_vs_rl, tf, swi_window, probe, intervention, exit, appendix_sweep, per_subject, gen_analysis, calibration, pareto,
     token_dist, intervention_ladder, intervention_steps, intervention_dose, switch_benefit, adaptive, value_probe, switching, lens, early_stop,
-    decoded_trace, subspaces, monitor, film, patching, circuit, training, schedule, fate, versus, seeds, dependence, row_tables,
+    decoded_trace, subspaces, monitor, film, patching, direct_logit, attention, circuit, training, schedule, fate, versus, seeds, dependence,
+    row_tables,
 }
 
 pub(super) fn all() -> impl Iterator<Item = &'static Exhibit> {
@@ -171,6 +172,24 @@ fn points(of: impl Iterator<Item = (f64, Estimate)>) -> Vec<Point> {
     let mut points: Vec<Point> = of.filter_map(|(x, y)| Some(Point::new(x, sound(y)?))).collect();
     points.sort_by(|a, b| a.x.total_cmp(&b.x));
     points
+}
+
+/// Maximum number of rows of a checkpoint in a table of the largest values.
+const MOST_ROWS: usize = 20;
+
+/// The rows with the largest |estimate|, largest first, and a note on the others: ` 5 more in direct_logit-sft.parquet.` The last argument is
+/// the experiment and the checkpoint.
+fn largest<'a, R: 'a>(
+    rows: impl Iterator<Item = &'a R>,
+    estimate: fn(&R) -> Estimate,
+    (experiment, checkpoint): (&str, &str),
+) -> (Vec<&'a R>, String) {
+    let mut rows: Vec<&'a R> = rows.filter(|row| sound(estimate(row)).is_some()).collect();
+    rows.sort_by(|a, b| estimate(b).value.abs().total_cmp(&estimate(a).value.abs()));
+    let others = rows.len().saturating_sub(MOST_ROWS);
+    rows.truncate(MOST_ROWS);
+    let note = if others > 0 { format!(" {others} more in {experiment}-{checkpoint}.parquet.") } else { String::new() };
+    (rows, note)
 }
 
 /// The note on the paper's numbers, if some panels have them.

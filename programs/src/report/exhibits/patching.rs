@@ -1,10 +1,14 @@
 //! Effect of activation patching between two problems, by layer and step or position; and of patching a user's pairs.
 
+use anyhow::Result;
+
 use super::lens::grid;
-use super::{Drawing, Exhibit};
+use super::{Drawing, Exhibit, largest};
 use crate::report::figures::{Figure, HeatMap};
 use crate::report::folder::{Folder, called, sound};
 use crate::report::paper::Paper;
+use crate::report::render_table::number;
+use crate::report::tables::{Cell, ColumnKind, Heading, Table};
 use switchyard::schema::{
     Axis, Component, Form, HeadPatchRow, PatchMode, PatchRow, RowFile, place_name, place_number, place_order,
     stream_name,
@@ -14,6 +18,7 @@ use switchyard::stats::Estimate;
 pub(super) const EXHIBITS: &[Exhibit] = &[
     Exhibit { covers: true, draw, ..Exhibit::new("fig:patching", &[PatchRow::NAME]) },
     Exhibit { draw: draw_pairs, ..Exhibit::new("fig:pair-patching", &[HeadPatchRow::PAIRS]) },
+    Exhibit { covers: true, table: table_of_pairs, ..Exhibit::new("tab:pair-patching", &[HeadPatchRow::PAIRS]) },
 ];
 
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
@@ -59,20 +64,68 @@ fn draw_pairs(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             {
                 let of: Vec<&HeadPatchRow> =
                     rows.iter().filter(|row| row.form == form && row.component == component).copied().collect();
-                let title = format!("{what} ({}): {}", form.name(), called(checkpoint));
+                let title = format!("{what}, {mode} ({form}): {}", called(checkpoint));
                 let name = if component == Component::Resid { stream_name } else { |layer| format!("blocks.{layer}") };
                 panels.extend(by_place(
                     &of,
                     name,
-                    HeatMap { title, unit: mode.name().into(), range: Some(range), ..HeatMap::default() },
+                    HeatMap { title, unit: "effect (share)".into(), range: Some(range), ..HeatMap::default() },
                 ));
             }
         }
-        let note = "Share of the difference between the clean and the corrupt run that one patch moves; means over pairs, intervals are in \
-                    the rows. Stream: at the output of that layer.";
+        let note = "Effect: share of the difference between the clean and the corrupt run that one patch moves; means over pairs, \
+                    intervals are in the rows. Stream: at the output of that layer.";
         out.extend(exhibit.drawing_of(checkpoint, "Your own pairs, layer by position (ours)", 1, panels, note));
     }
     out
+}
+
+/// Heads and MLPs by |effect|; the stream where nothing else was patched.
+fn table_of_pairs(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
+    use ColumnKind::{Measured, Text};
+    let columns = [
+        ("checkpoint", Text),
+        ("form", Text),
+        ("mode", Text),
+        ("place", Text),
+        ("layer", Text),
+        ("component", Text),
+        ("effect", Measured(3)),
+        ("p (Holm)", Text),
+    ];
+    let columns = columns.map(|(name, kind)| Heading::new(name, kind)).to_vec();
+    let mut table =
+        Table::new(exhibit.label, "Your own pairs: which heads and MLPs carry the answer, and where?", columns);
+    table.note = "Effect: share of the difference between the clean and the corrupt run that one patch moves; n counts pairs; largest \
+        absolute effect first."
+        .to_owned();
+    for checkpoint in folder.checkpoints(HeadPatchRow::PAIRS) {
+        let rows = folder.rows_in::<HeadPatchRow>(HeadPatchRow::PAIRS, checkpoint);
+        let stream = rows.iter().all(|row| row.component == Component::Resid);
+        let shown = rows.iter().filter(|row| stream || row.component != Component::Resid);
+        let effect = |row: &HeadPatchRow| row.effect;
+        let (rows, others) = largest(shown, effect, (HeadPatchRow::PAIRS, checkpoint));
+        table.note += &others;
+        for row in rows {
+            let layer = if stream { stream_name(row.layer) } else { format!("blocks.{}", row.layer) };
+            let component = match (row.component, row.head) {
+                (Component::Head, Some(head)) => format!("head {head}"),
+                (Component::Resid, _) => "stream".to_owned(),
+                (component, _) => component.name().to_owned(),
+            };
+            table.push(vec![
+                Cell::Text(checkpoint.to_owned()),
+                Cell::Text(row.form.name().to_owned()),
+                Cell::Text(row.mode.name().to_owned()),
+                Cell::Text(place_name(&row.place, row.back)),
+                Cell::Text(layer),
+                Cell::Text(component),
+                Cell::measured(Some(row.effect)),
+                Cell::Text(number(row.p_holm, 3)),
+            ])?;
+        }
+    }
+    Ok((!table.rows().is_empty()).then_some(table))
 }
 
 fn by_place(rows: &[&HeadPatchRow], name: fn(usize) -> String, map: HeatMap) -> Option<Figure> {

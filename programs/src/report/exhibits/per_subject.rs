@@ -64,11 +64,16 @@ fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     exhibit.drawing("Accuracy by level and subject", columns, panels, &note)
 }
 
+/// Groups once each; levels as numbers, 2 before 10.
+fn in_order(mut groups: Vec<String>) -> Vec<String> {
+    groups.sort_by_key(|group| (group.parse::<u8>().ok(), group.clone()));
+    groups.dedup();
+    groups
+}
+
 fn panel(paper: &Paper, folder: &Folder, checkpoint: &str, (kind, title, group_of): Grouping) -> Option<Figure> {
     let rows = folder.rows::<OutcomeRow>(checkpoint);
-    let mut groups: Vec<String> = rows.iter().filter_map(group_of).collect();
-    groups.sort();
-    groups.dedup();
+    let groups = in_order(rows.iter().filter_map(group_of).collect());
     if groups.len() < 2 {
         return None;
     }
@@ -103,6 +108,13 @@ fn panel(paper: &Paper, folder: &Folder, checkpoint: &str, (kind, title, group_o
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn levels_are_in_the_order_of_numbers() {
+        let groups = ["10", "2", "1", "2"].map(str::to_owned).to_vec();
+        assert_eq!(super::in_order(groups), ["1", "2", "10"]);
+        assert_eq!(super::in_order(vec!["b".into(), "a".into()]), ["a", "b"]);
+    }
+
     #[test]
     fn groups_are_named_as_the_papers_rows() {
         assert_eq!(super::key("level:3"), "level3");

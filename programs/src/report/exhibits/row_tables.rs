@@ -7,9 +7,8 @@ use crate::report::folder::Folder;
 use crate::report::generic::{Of, table};
 use crate::report::tables::Table;
 use switchyard::schema::{
-    AttentionRow, AttributionRow, CalibrationRow, Component, DirectLogitRow, HeadPatchRow, JacobianLensRow,
-    KnownValueRow, PartSwapRow, PassRow, PatternRow, PhaseChangeRow, PositionRow, RowFile, SwitchProblemRow,
-    TeacherForcedRow, TokenLensRow,
+    AttributionRow, CalibrationRow, HeadPatchRow, JacobianLensRow, KnownValueRow, PartSwapRow, PassRow, PatternRow,
+    PhaseChangeRow, PositionRow, RowFile, SwitchProblemRow, TeacherForcedRow, TokenLensRow,
 };
 
 pub(super) const EXHIBITS: &[Exhibit] = &[
@@ -49,13 +48,6 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         columns!(PartSwapRow: part, host, weight_change, accuracy, guess, accuracy_change, switch_rate, switch_change, p_holm),
     ),
     rows_table!(
-        "tab:pair-patching",
-        &[HeadPatchRow::PAIRS],
-        "Your own pairs: heads and MLPs whose output carries the answer (Holm), by position",
-        |row: &HeadPatchRow| row.matters() && row.component != Component::Resid,
-        columns!(HeadPatchRow: form, mode, component, layer, head, place, effect, p_holm),
-    ),
-    rows_table!(
         "tab:jacobian-lens",
         &[JacobianLensRow::NAME],
         "Does a latent of the last block already give the answer? Jacobian through the recurrence, logit lens, null",
@@ -91,8 +83,6 @@ const ON_THE_PAGE: &[&str] = &[
     SwitchProblemRow::NAME,
     PatternRow::NAME,
     TokenLensRow::NAME,
-    DirectLogitRow::NAME,
-    AttentionRow::NAME,
     HeadPatchRow::NAME,
     AttributionRow::NAME,
 ];

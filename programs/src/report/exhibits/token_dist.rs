@@ -10,13 +10,9 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         covers: true,
         draw: |exhibit, _, folder| {
             let samples = samples(folder);
-            let all = || samples.iter().flat_map(|(_, v)| v);
-            let span = all().fold(0.0f64, |a, b| a.max(*b)) - all().fold(f64::INFINITY, |a, b| a.min(*b));
-            // Bins narrower than a token would leave gaps.
-            let bins = (span as usize + 1).clamp(1, 30);
-            let (title, x, of) = (X.replacen('v', "V", 1), Axis::new(X), "problems".into());
+            let (title, x, of) = (X.replacen('v', "V", 1), Axis::new(X).whole(), "problems".into());
             let some = !samples.is_empty();
-            let panel = some.then_some(Figure::Histogram(Histogram { title, x, of, samples, bins }));
+            let panel = some.then_some(Figure::Histogram(Histogram { title, x, of, samples, bins: 30 }));
             let shown = folder.checkpoints_with::<OutcomeRow>();
             let lacking = lacking(&[&folder.sft, &folder.grpo, "brevity"], |c| shown.contains(&c));
             let note = format!("Dashed uprights: means.{lacking}");

@@ -59,17 +59,26 @@ impl HeatMap {
             }
         }
         scene.shapes.push(Shape::Frame { from: (left, top), to: (right, bottom), colour: INK });
-        // Every k-th name, so that neighbours do not overlap.
+        // Every k-th name, so that neighbours do not overlap. Wide names of columns are upright, unless all are numbers.
         let every = |room: f64, need: f64| ((need / room).ceil() as usize).max(1);
         for (r, name) in self.rows.iter().enumerate().step_by(every(dy, TICK)) {
             scene.text((left - 10.0, top + (r as f64 + 0.5) * dy), name, TICK, false, Anchor::Right);
         }
-        for (c, name) in self.columns.iter().enumerate().step_by(every(dx, widest(&self.columns) + 12.0)) {
-            scene.text((left + (c as f64 + 0.5) * dx, bottom + 0.7 * TICK), name, TICK, false, Anchor::Centre);
+        let widest = widest(&self.columns);
+        let upright = widest + 12.0 > dx && self.columns.iter().any(|name| name.parse::<usize>().is_err());
+        let need = if upright { TICK } else { widest + 12.0 };
+        for (c, name) in self.columns.iter().enumerate().step_by(every(dx, need)) {
+            let x = left + (c as f64 + 0.5) * dx;
+            if upright {
+                scene.text((x, bottom + 12.0), name, TICK, false, Anchor::UpwardsEnd);
+            } else {
+                scene.text((x, bottom + 0.7 * TICK), name, TICK, false, Anchor::Centre);
+            }
         }
+        let below = bottom + if upright { 18.0 + widest } else { 1.3 * TICK };
         let (across, down) = (0.5 * (left + right), 0.5 * (top + bottom));
         scene.label((PAD + 0.5 * LABEL, down), &self.y, bottom - top, Anchor::Upwards);
-        scene.label((across, bottom + 1.3 * TICK + 0.6 * LABEL), &self.x, right - left, Anchor::Centre);
+        scene.label((across, below + 0.6 * LABEL), &self.x, right - left, Anchor::Centre);
         for i in 0..100 {
             let y = |i: f64| bottom - i / 100.0 * (bottom - top);
             let (from, to) = ((bar, y(f64::from(i) + 1.0)), (bar + 30.0, y(f64::from(i))));
@@ -80,7 +89,7 @@ impl HeatMap {
         scene.text((bar + 38.0, bottom - 0.5 * TICK), &ends[0], TICK, false, Anchor::Left);
         scene.text((bar + 38.0, top + 0.5 * TICK), &ends[1], TICK, false, Anchor::Left);
         scene.label((bar + 46.0 + 0.5 * LABEL, down), &self.unit, bottom - top - 2.0 * TICK, Anchor::Upwards);
-        scene.height = bottom + 1.3 * TICK + 1.2 * LABEL + PAD;
+        scene.height = below + 1.2 * LABEL + PAD;
         Ok(scene)
     }
 

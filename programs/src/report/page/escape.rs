@@ -31,11 +31,16 @@ pub(super) fn token(raw: &str) -> String {
     text(if shown.trim().is_empty() { "␣" } else { shown.trim() })
 }
 
-/// `` `code` `` of a note as `<code>`, the rest escaped.
+/// `` `code` `` of a note as `<code>`, the rest escaped. A backtick without a second one is text.
 pub(super) fn prose(raw: &str) -> String {
+    let parts: Vec<&str> = raw.split('`').collect();
     let mut out = String::new();
-    for (i, part) in raw.split('`').enumerate() {
-        if i % 2 == 1 { out += &format!("<code>{}</code>", text(part)) } else { out += &text(part) }
+    for (i, part) in parts.iter().enumerate() {
+        match (i % 2 == 1, i + 1 < parts.len()) {
+            (true, true) => out += &format!("<code>{}</code>", text(part)),
+            (true, false) => out += &format!("`{}", text(part)),
+            (false, _) => out += &text(part),
+        }
     }
     out
 }
@@ -50,5 +55,7 @@ mod tests {
         assert_eq!(super::token(" "), "␣");
         assert_eq!(super::token(" a\nb "), "a⏎b");
         assert_eq!(super::prose("run `a<b`."), "run <code>a&lt;b</code>.");
+        assert_eq!(super::prose("a ` <b"), "a ` &lt;b");
+        assert_eq!(super::prose("`a` ` b"), "<code>a</code> ` b");
     }
 }

@@ -7,6 +7,7 @@ use std::fmt::Write;
 use super::escape::text;
 use crate::report::folder::{Folder, called, sound};
 use crate::report::render_table::number;
+use crate::report::verdicts::shown_p;
 use switchyard::schema::{AttributionRow, Component, Form, HeadPatchRow, PatchMode, RowFile, place_name, place_order};
 use switchyard::stats::Estimate;
 
@@ -122,7 +123,7 @@ fn cell(node: String, known: &NodeRows) -> String {
         format!("{value} [{low}, {high}]")
     };
     tip.extend(
-        known.patched.values().map(|r| format!("{} {}, Holm p {:.2}", r.mode.name(), range(r.effect), r.p_holm)),
+        known.patched.values().map(|r| format!("{} {}, Holm {}", r.mode.name(), range(r.effect), shown_p(r.p_holm))),
     );
     let predicted = known.predicted.iter().map(|row| {
         // The patch in the same pairs, if the map of patches is missing.

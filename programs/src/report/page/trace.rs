@@ -94,6 +94,10 @@ fn trace(name: &str, rows: &[&PositionRow]) -> String {
     let mut body = String::new();
     let (mut step, mut open) = (0, false);
     for row in rows {
+        // A block without `<swi>` begins at its first latent step.
+        if row.kind == PositionKind::Latent && !open {
+            step = 0;
+        }
         let tip = text(&describe(row, step + 1));
         match row.kind {
             PositionKind::Swi => {
@@ -103,7 +107,7 @@ fn trace(name: &str, rows: &[&PositionRow]) -> String {
             }
             PositionKind::Latent => {
                 if !open {
-                    (step, open) = (0, true);
+                    open = true;
                     body += " <span class=\"chip\">";
                 }
                 step += 1;
@@ -167,4 +171,24 @@ fn describe(row: &PositionRow, step: usize) -> String {
 /// Parses `[["a", 0.5], …]`; empty if malformed.
 pub(super) fn pairs(json: &str) -> Vec<(String, f64)> {
     serde_json::from_str(json).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn steps_count_from_one_in_each_block_also_without_swi() {
+        let row = |kind: &str| -> PositionRow {
+            let row = json!({"checkpoint": "x/coconut", "dataset": "d", "n": 1, "seed": 0, "problem": 0, "index": 0, "kind": kind,
+                "id": 1, "token": "a", "correct": true});
+            serde_json::from_value(row).expect("a row")
+        };
+        let rows = ["text", "latent", "latent", "text", "latent", "latent", "text", "swi", "latent"].map(row);
+        let html = trace("coconut", &rows.iter().collect::<Vec<_>>());
+        let steps: Vec<&str> = html.split("title=\"latent step ").skip(1).filter_map(|rest| rest.get(..1)).collect();
+        assert_eq!(steps, ["1", "2", "1", "2", "1"]);
+    }
 }

@@ -65,9 +65,14 @@ pub struct TestedClaim<'a> {
 }
 
 impl TestedClaim<'_> {
+    /// The p-value of its verdict; `None` if it is not testable here.
+    pub(crate) fn tested_p(&self) -> Option<f64> {
+        self.p.filter(|_| self.verdict != Verdict::NotTestable)
+    }
+
     /// The verdict in words, with its p-value and whether it covers the whole claim.
     pub(crate) fn describe(&self) -> String {
-        let tested = self.p.filter(|_| self.verdict != Verdict::NotTestable);
+        let tested = self.tested_p();
         let p = tested.map_or_else(String::new, |p| format!(" ({})", shown_p(p)));
         let part = if tested.is_none() || self.claim.untested.is_empty() { "" } else { ", in part" };
         format!("{}{p}{part}", self.verdict.words())
