@@ -245,6 +245,7 @@ impl Shared {
 /// An unknown preset, an unknown or ill-typed key.
 pub(crate) fn read<R: DeserializeOwned>(source: &str, overrides: &[String]) -> Result<R> {
     let mut table = table(source, &mut vec![])?;
+    drop_replaced(&mut table, overrides);
     // toml ends its messages with empty lines.
     let recipe = |table: &toml::Table| {
         toml::Value::Table(table.clone()).try_into::<R>().map_err(|error| anyhow!("{}", error.to_string().trim_end()))
@@ -262,6 +263,22 @@ pub(crate) fn read<R: DeserializeOwned>(source: &str, overrides: &[String]) -> R
         Some(pair) => format!("--set {pair}: invalid setting"),
         None => format!("{source}: invalid recipe"),
     })
+}
+
+/// Removes the generated task if the overrides name a file of problems, and the dimensions of a new model if they name a pretrained one.
+/// A part that the overrides also set stays, and the check refuses both together.
+fn drop_replaced(table: &mut toml::Table, overrides: &[String]) {
+    let sets = |key: &str| {
+        overrides.iter().any(|pair| {
+            let rest = pair.trim_start().strip_prefix(key);
+            rest.is_some_and(|rest| rest.starts_with('=') || rest.starts_with('.') || rest.starts_with(' '))
+        })
+    };
+    for (given, replaced) in [("data.path", "task"), ("pretrained", "model")] {
+        if sets(given) && !sets(replaced) {
+            table.remove(replaced);
+        }
+    }
 }
 
 /// Reads a recipe's table, merged over the one that it `extends`. `under`: recipes that are being read, to detect a cycle.

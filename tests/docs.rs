@@ -7,6 +7,7 @@ use std::process::Command;
 
 use crate::common::programs::PROGRAMS;
 use serde_json::Value;
+use switchyard::Setting;
 use switchyard::experiments::{ALL, Settings};
 use switchyard::method::{Recipe, settings};
 use switchyard::schema::{Columns, FILES, Identity, list};
@@ -78,12 +79,10 @@ fn recipe() -> String {
 
 /// The settings of every experiment, with nested ones by their dotted names.
 fn experiments() -> String {
-    fn listed(key: &str, value: &Value, about: &str, page: &mut String) {
-        if let Value::Object(parts) = value {
-            return parts.iter().for_each(|(name, part)| listed(&format!("{key}.{name}"), part, about, page));
-        }
+    fn listed(key: &str, value: &Value, about: &str) -> String {
+        assert!(!about.is_empty(), "{key} has no description");
         let shown = if value.is_null() { String::new() } else { format!("`{value}`") };
-        *page += &format!("| `{key}` | {shown} | {} |\n", about.trim().replace('|', "\\|"));
+        format!("| `{key}` | {shown} | {} |\n", about.trim().replace('|', "\\|"))
     }
     let mut page = format!(
         "{HEAD}# Settings of experiments\n\n`--set experiment.key=value` changes one setting of an experiment that runs, \
@@ -96,9 +95,17 @@ fn experiments() -> String {
         if !experiment.described.is_empty() {
             page += "\n| setting | default | meaning |\n| --- | --- | --- |\n";
         }
-        for (key, about) in experiment.described {
-            assert!(!about.is_empty(), "{}.{key} has no description", experiment.name);
-            listed(&format!("{}.{key}", experiment.name), &settings[key], about, &mut page);
+        for Setting { name, about, members } in experiment.described {
+            let key = format!("{}.{name}", experiment.name);
+            let Value::Object(values) = &settings[name] else {
+                page += &listed(&key, &settings[name], about);
+                continue;
+            };
+            for (member, value) in values {
+                let of_member = members.iter().find(|(name, _)| name == member).map_or("", |(_, about)| *about);
+                assert!(!of_member.is_empty(), "{key}.{member} has no description");
+                page += &listed(&format!("{key}.{member}"), value, &format!("{about}{of_member}"));
+            }
         }
     }
     page

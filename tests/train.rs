@@ -224,7 +224,7 @@ fn bad_settings_are_refused_by_name_before_any_work() {
         (vec!["--set", "boundary.untagged=1.5"], "boundary.untagged"),
         (vec!["--only", "phase9"], "phase9"),
         (vec!["--device", "tpu"], "tpu"),
-        (vec!["--data", "nowhere.jsonl"], "data.path"),
+        (vec!["--data", "nowhere.jsonl"], "nowhere.jsonl: no such file"),
         (vec!["--base", "runs/nowhere"], "has no run"),
         (vec!["--from", "runs/nowhere"], "has no run"),
         (vec!["--set", "latent.keep_steps=[11]"], "latent.keep_steps"),

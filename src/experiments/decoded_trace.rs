@@ -56,8 +56,8 @@ settings! {
     pub struct Config {
         /// Layer that is read, 0 to the number of blocks; the last where it is not given.
         pub layer: Option<usize> = None,
-        /// Folds, candidates for C and seed of the value probes.
-        pub probe: ValueProtocol = ValueProtocol::default(),
+        /// Probes for values.
+        pub probe: ValueProtocol = ValueProtocol::default(); ValueProtocol::SETTINGS,
     }
 }
 

@@ -137,7 +137,7 @@ fn ranked(rows: &[InterventionRow]) -> Vec<&InterventionRow> {
 
 /// Markdown, one row per mode.
 pub fn table(Summary { rows, known }: &Summary) -> String {
-    let columns = "mode | where | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | of these by chance | \
+    let columns = "mode | where | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | diagnostic by chance | \
     lost / gained | p (Holm) | verdict | margin of gold (nats) | firings | mean ‖Δ‖";
     let mut out = table_of(columns, ranked(rows), |r| {
         let InterventionRow { later, at, draws, accuracy, accuracy_change, answer_changed, .. } = r;

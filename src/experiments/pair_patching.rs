@@ -198,6 +198,7 @@ const MOST_PLACES: usize = 12;
 fn stream_tables(rows: &[HeadPatchRow]) -> String {
     let kinds: BTreeSet<_> = rows.iter().map(|r| (r.form, r.mode)).collect();
     let mut out = String::new();
+    let mut too_wide: Option<usize> = None;
     for (form, mode) in kinds {
         let is_stream = |r: &&HeadPatchRow| (r.form, r.mode, r.component) == (form, mode, Component::Resid);
         let cells: BTreeMap<_, _> =
@@ -207,6 +208,9 @@ fn stream_tables(rows: &[HeadPatchRow]) -> String {
         places.sort_by_key(|(place, back)| place_order(place, *back));
         places.dedup();
         if !(1..=MOST_PLACES).contains(&places.len()) {
+            if places.len() > MOST_PLACES {
+                too_wide = too_wide.max(Some(places.len()));
+            }
             continue;
         }
         let shown = |r: &&HeadPatchRow| format!("{:.2}{}", r.effect.value, if r.matters() { " *" } else { "" });
@@ -217,6 +221,11 @@ fn stream_tables(rows: &[HeadPatchRow]) -> String {
             iter::once(stream_name(layer)).chain(line).collect::<Vec<_>>().join(" | ")
         });
         out += &titled(&format!("\nThe residual stream by layer and place: {form}, {mode}."), &table);
+    }
+    if let Some(n) = too_wide {
+        out += &format!(
+            "\nThe residual stream by layer and place has {n} places: `report` draws it, and --places name prints it with fewer.\n"
+        );
     }
     out
 }

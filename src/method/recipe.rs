@@ -165,6 +165,17 @@ mod tests {
         table
     }
 
+    #[test]
+    fn a_file_replaces_the_generated_task_and_a_model_its_dimensions() {
+        let resolve = |pairs: [&str; 2]| Recipe::resolve("smoke", &pairs.map(str::to_owned));
+        let recipe = resolve(["data.path=own.jsonl", "pretrained=base"]).expect("a recipe");
+        assert!(recipe.task.is_none() && recipe.model.is_none());
+        for pairs in [["data.path=own.jsonl", "task.modulus=7"], ["pretrained=base", "model.head_dim=8"]] {
+            let refused = resolve(pairs).expect_err("both").to_string();
+            assert!(refused.contains("found both"), "{refused}");
+        }
+    }
+
     /// Numbers that no setting takes, or few do, and a value of its range's edge.
     fn wrong(range: Range) -> Vec<Value> {
         let (float, whole) = (Value::Float, Value::Integer);

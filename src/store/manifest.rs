@@ -90,7 +90,7 @@ impl Manifest {
             return Some(format!("{folder} has {other} of another origin ({difference})"));
         }
         let less = self.entry(name).and_then(|held| find_smaller(&held["setup"], setup))?;
-        Some(format!("{folder} has {name} made with more ({less})"))
+        Some(format!("{folder} has {name} made with other or larger settings ({less})"))
     }
 
     /// # Errors

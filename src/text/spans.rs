@@ -96,7 +96,12 @@ impl SpanSettings {
             !scores.is_empty(),
             "no {} to score in the whole corpus{}",
             if self.snap_to_clause { "clause" } else { "response position" },
-            if self.snap_to_clause { "; set spans.snap_to_clause = false" } else { "" }
+            if self.snap_to_clause {
+                ": a clause of a file's problem is a step with a known value (`steps` or <<3+4=7>>); give them, or set \
+                 annotate.spans.snap_to_clause=false"
+            } else {
+                ""
+            }
         );
         let share = if self.snap_to_clause { 1.0 - self.clause_quantile } else { self.top_share };
         let above = (share * scores.len() as f64) as usize;

@@ -67,7 +67,7 @@ pub struct Train {
     /// A pretrained model: folder, .gguf or hub id.
     #[arg(long)]
     model: Option<String>,
-    /// A file of problems, or a folder of a data set (train and test): JSON lines, CSV or Parquet.
+    /// A file of problems, or a folder of a data set (train and test): JSON lines, CSV or Parquet. Replaces the recipe's generated task.
     #[arg(long)]
     data: Option<String>,
     /// Grader of the file's answers: math, exact (the same words) or choice (the same letter); by default chosen by each gold answer.

@@ -55,7 +55,9 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AttentionRow>> {
         })?;
         rows.extend(of_form(study, form, &done)?);
     }
-    study.require(!rows.is_empty(), || "fewer than two problems with the same classes".into())?;
+    let too_few = "fewer than two problems with the same classes of positions, and an interval needs two: raise --problems (one text: \
+                   `probe patterns`)";
+    study.require(!rows.is_empty(), || too_few.into())?;
     Ok(rows)
 }
 

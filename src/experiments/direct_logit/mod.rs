@@ -90,7 +90,8 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     }
     let rows = kinds.iter().map(|(key, problems)| of_kind(study, *key, problems, &nodes));
     let rows = rows.collect::<Result<Vec<_>>>()?.concat();
-    study.require(!rows.is_empty(), || "fewer than two problems with a decision of one kind".into())?;
+    let too_few = "fewer than two problems with a decision of one kind, and an interval needs two: raise --problems";
+    study.require(!rows.is_empty(), || too_few.into())?;
     Ok(rows)
 }
 

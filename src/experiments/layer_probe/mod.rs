@@ -36,7 +36,7 @@ pub const ABOUT: About = About::asking("at which layer the switch, and values in
 
 settings! {
     pub struct Config {
-        /// `"auto"`: all up to twelve, else the paper's; `"all"`, `"paper"`, or a list of numbers from 1.
+        /// `"auto"`: all up to twelve, else the paper's; `"all"`, `"paper"`, or a list of numbers from 1 (the output of `blocks.0`).
         pub layers: Layers = Layers::Named(LayerSet::Auto),
         /// Source of the grouped protocol's negatives.
         pub matched: NegativeScope = NegativeScope::Problem,
@@ -48,12 +48,12 @@ settings! {
         pub untrained: bool = true,
         /// Whether to probe for intermediate values, if the problems have them.
         pub values: bool = true,
-        /// The paper's protocol: C, share of held-out rows, seed.
-        pub paper: PaperProtocol = PaperProtocol::default(),
-        /// Our protocol: folds over problems, candidates for C, control labels, draws.
-        pub grouped: GroupedProtocol = GroupedProtocol::default(),
-        /// Probes of values: folds over problems, candidates for C, draws.
-        pub value: ValueProtocol = ValueProtocol::default(),
+        /// The paper's protocol.
+        pub paper: PaperProtocol = PaperProtocol::default(); PaperProtocol::SETTINGS,
+        /// Our protocol.
+        pub grouped: GroupedProtocol = GroupedProtocol::default(); GroupedProtocol::SETTINGS,
+        /// Probes for values.
+        pub value: ValueProtocol = ValueProtocol::default(); ValueProtocol::SETTINGS,
     }
 }
 

@@ -78,8 +78,9 @@ fn values(rows: &[&ProbeRow]) -> String {
         })
     });
     titled(
-        "Probes of values: accuracy at each latent step (of frontiers balanced accuracy); * above chance; intervals and bits are in the row \
-         file. s_j is the result of the step that the block replaces, s_j-1 of the step before it; s1, s2, … of step 1, 2, ….",
+        "Probes of values: accuracy at each latent step (of frontiers balanced accuracy); * above chance; intervals, bits and the same \
+         probe with shuffled labels are in the row file. s_j is the result of the step that the block replaces, s_j-1 of the step before it; \
+         s1, s2, … of step 1, 2, ….",
         &table,
     ) + "\n"
 }

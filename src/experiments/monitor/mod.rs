@@ -66,9 +66,9 @@ settings! {
         pub doses: Vec<f64> = vec![0.25, 0.5, 0.75],
         /// Rates of false alarms at which the levels of access are compared; empty: they are not.
         pub false_alarms: Vec<f64> = vec![0.01, 0.05],
-        /// Of the probes for values.
+        /// Probes for values.
         pub value: ValueProtocol =
-            ValueProtocol { c_grid: vec![0.1, 1.0, 10.0], draws: 500, ..ValueProtocol::default() },
+            ValueProtocol { c_grid: vec![0.1, 1.0, 10.0], draws: 500, ..ValueProtocol::default() }; ValueProtocol::SETTINGS,
     }
 }
 

@@ -82,7 +82,9 @@ fn hash_folder(path: &Path) -> Result<String> {
     for entry in fs::read_dir(path).with_context(failed)? {
         let file = entry.with_context(failed)?.path();
         let read = ["safetensors", "json", "model", "jinja", "txt", "gguf"];
-        if file.is_file() && file.extension().is_some_and(|ending| read.iter().any(|read| ending == *read)) {
+        if file.is_file()
+            && file.extension().is_some_and(|ending| read.iter().any(|read| ending.eq_ignore_ascii_case(read)))
+        {
             files.push(file);
         }
     }

@@ -89,8 +89,8 @@ fn keep_names(recipe: &mut Recipe, begun: &Path) {
 /// Opens a run:
 /// 1. complete the recipe: absolute paths, the model's own chat template;
 /// 2. require a new folder, or one with the same settings; choose finished phases of other runs;
-/// 3. lock the folder, and remove what a killed process left half-written;
-/// 4. open the pretrained model's files and build the corpus;
+/// 3. open the pretrained model's files and build the corpus;
+/// 4. lock the folder, and remove what a killed process left half-written;
 /// 5. estimate and print memory and time; a dry run ends here;
 /// 6. compare data, model and settings with those of the run's start;
 /// 7. write recipe and manifest, and copy the chosen phases.
@@ -105,6 +105,8 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
         from => Some(taken::choose_run(&recipe, phases, from)?),
     };
     let held = begun_with(&text, &options, phases)?;
+    let TextAndBase { vocabulary, pretrained, license, config, hashes } = text_and_base(&recipe, opened, &options)?;
+    let corpus = corpus(&recipe, vocabulary)?;
     // Every process looks at the folder before one writes there.
     options.world.barrier();
     let writes = options.world.writes() && !options.dry;
@@ -113,8 +115,6 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
         let names: Vec<&str> = phases.iter().map(|phase| phase.name).collect();
         sweep(&root, &names)?;
     }
-    let TextAndBase { vocabulary, pretrained, license, config, hashes } = text_and_base(&recipe, opened, &options)?;
-    let corpus = corpus(&recipe, vocabulary)?;
     recipe.optimizer.dtype.begin(&options.device)?;
     let device = options.device.clone().autodiff();
     let device = if recipe.optimizer.gradient_checkpointing { device.gradient_checkpointing() } else { device };
