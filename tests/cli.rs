@@ -423,6 +423,14 @@ fn eight_bit_inputs_are_for_decoding_and_their_cost_is_printed() {
         output.status.success() && said.contains("mean KL from stored") && said.contains("of 3 positions"),
         "{said}"
     );
+    // Many prompts are not all compared: their logits would fill the memory.
+    let prompts = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(prompts.path(), "{\"ids\": [5, 6, 7]}\n".repeat(40)).expect("written");
+    let prompts = prompts.path().display().to_string();
+    let output =
+        probe(&["generate", "--model", &model, "--prompts", &prompts, "--max-new-tokens", "1", "--dtype", "stored-q8"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("of 64 positions"), "{said}");
     refused(&["lens", "--model", &model, "--ids", "5,6", "--dtype", "stored-q8"], &["stored-q8", "use stored"]);
     refused(&[&micro, "--only", "accuracy,teacher_forced", "--dtype", "stored-q8"], &["teacher_forced", "--only"]);
     // Its weights are floats.

@@ -321,15 +321,19 @@ fn describe_counts(trace: &Trace) -> String {
     format!("{tokens} tokens, {latents} latent steps in {blocks} block{s}")
 }
 
-/// Positions of each prompt at which `stored-q8` is compared with `stored`.
+/// Positions at which `stored-q8` is compared with `stored`: each needs the logits of all tokens twice.
 const COMPARED: usize = 64;
 
-/// log p of every next token at the last positions of each prompt.
+/// log p of every next token at the last positions of the first prompts, [`COMPARED`] in all.
 fn last_log_probabilities(model: &Decoder, prompts: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
     let mut all = vec![];
     for prompt in prompts {
+        let left = COMPARED - all.len();
+        if left == 0 {
+            break;
+        }
         go_on()?;
-        let logits = ops::wide::log_softmax(model.last_logits(prompt, COMPARED)?);
+        let logits = ops::wide::log_softmax(model.last_logits(prompt, left)?);
         let width = logits.dims()[1];
         let values = logits.try_into_vec_as::<f32>().map_err(|e| anyhow!("reading logits: {e:?}"))?;
         all.extend(values.chunks(width).map(<[f32]>::to_vec));
@@ -347,7 +351,7 @@ fn describe_rounding(exact: &[Vec<f32>], rounded: &[Vec<f32>]) -> String {
     let same = exact.iter().zip(rounded).filter(|(p, q)| first(p) == first(q)).count();
     format!(
         "stored-q8 on these prompts: mean KL from stored {:.2e} nats, largest {:.2e}; the most probable next token is the same at {same} of {} \
-         positions (the last {COMPARED} of each prompt at most)",
+         positions (the last ones of the first prompts, {COMPARED} in all at most)",
         kls.iter().sum::<f64>() / kls.len().max(1) as f64,
         kls.iter().copied().fold(0.0, f64::max),
         kls.len()

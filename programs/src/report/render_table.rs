@@ -78,7 +78,7 @@ pub(super) fn safe(s: &str) -> String {
     outside_code(s, |part| part.replace('\\', "\\\\").replace('&', "&amp;").replace('<', "&lt;"))
 }
 
-/// [`safe`] for a cell of records, in which an asterisk is no emphasis.
+/// [`safe`] for a cell of records, in which an asterisk is not emphasis.
 fn safe_cell(s: &str) -> String {
     let plain = |part: &str| part.replace('\\', "\\\\").replace('&', "&amp;").replace('<', "&lt;").replace('*', "\\*");
     outside_code(s, plain)
