@@ -14,7 +14,7 @@ use serde_json::json;
 use switchyard::corpus::Row;
 use switchyard::latent::{Blocks, Decode, DecodeSettings, HiddenState, Request, SwitchIds, Switching, decode};
 use switchyard::machine::Compute;
-use switchyard::method::{CrossEntropy, LrSchedule};
+use switchyard::method::CrossEntropy;
 use switchyard::model::checkpoint::{ModelFiles, write_random};
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard::model::hooks::Site;
@@ -22,6 +22,7 @@ use switchyard::model::lora::LoraSettings;
 use switchyard::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind, Span};
 use switchyard::ops::Targets;
 use switchyard::parallel;
+use switchyard::parity::sft_settings;
 use switchyard::recipe::Optimizer;
 use switchyard::train::sft::{self, Sft};
 use switchyard::train::trainer::Trainer;
@@ -160,18 +161,8 @@ fn as_train_does(c: &mut Criterion, size: &Size, what: &str, threads: usize, pre
     let mut trainer = LazyCell::new(trainer);
     let rows: Vec<Row> =
         size.ids().into_iter().map(|ids| Row { ids, prompt: 1, teacher: None, slots: vec![], noise: None }).collect();
-    let step = Sft {
-        name: "bench",
-        steps: 1,
-        schedule: LrSchedule { peak: 1e-4, warmup: 0, cosine_from: 1, steps: 1 },
-        latent_token: size.config.vocab_size as u32,
-        objective: &CrossEntropy::text(),
-        resets: &[],
-        restarts: &[],
-        accumulate: 1,
-        threads,
-        checkpoint_every: 1,
-    };
+    let text = CrossEntropy::text();
+    let step = Sft { objective: &text, threads, ..sft_settings(size.config.vocab_size as u32, 1) };
     time(c, "decoder", size, what, size.tokens(), || {
         sft::step(LazyCell::force_mut(&mut trainer), &step, &rows, 1e-4).expect("a step");
     });
@@ -264,9 +255,7 @@ const NEW: usize = 64;
 
 fn requests(size: &Size, rows: usize) -> Vec<Request> {
     let ids = size.ids();
-    let request =
-        |i: usize| Request { problem: i, prompt: ids[i % ids.len()][..PROMPT].to_vec(), rollout: 0, limit: None };
-    (0..rows).map(request).collect()
+    Request::all((0..rows).map(|i| ids[i % ids.len()][..PROMPT].to_vec()))
 }
 
 fn run(model: &Decoder, switch: Option<SwitchIds>, settings: &DecodeSettings, requests: &[Request]) {

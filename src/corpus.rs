@@ -2,7 +2,6 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -144,6 +143,11 @@ impl Corpus {
             "all {found} training problems exceed data.max_tokens = {limit}: raise it"
         );
         let dropped = found - samples.len();
+        if dropped > 0 {
+            told.push(format!(
+                "{dropped} of {found} training problems are longer than data.max_tokens = {limit} and were dropped"
+            ));
+        }
         if recipe.task.is_none() {
             told.extend(leave_out_unanswered(&mut samples, &mut train_answers));
         }
@@ -254,8 +258,7 @@ impl Corpus {
     /// Adds a warning if held-out problems are among the training problems of this recipe's run, if those can be read.
     pub(crate) fn tell_trained(&mut self, recipe: &Shared) {
         let Ok(Problems { train, rewarded, .. }) = problems(recipe, Split::Test) else { return };
-        let trained = train.iter().chain(&rewarded).cloned().collect::<Vec<_>>();
-        let trained = trained.iter().map(|(problem, _)| problem.asks()).collect();
+        let trained = train.iter().chain(&rewarded).map(|(problem, _)| problem.asks()).collect();
         self.told.extend(count_trained(&trained, self.test.iter()));
     }
 
@@ -389,10 +392,7 @@ fn find_wrong_marks<'p>(problems: impl Iterator<Item = &'p ProblemAt>) -> Option
             Fact::Text(text) => text.clone(),
             Fact::Set(_) => return None,
         };
-        let value = match said.strip_prefix('-') {
-            Some(positive) => -number(positive)?,
-            None => number(&said)?,
-        };
+        let value = number(&said)?;
         // A stated value may be rounded to its last digit.
         let digits = said.split_once('.').map_or(0, |(_, behind)| behind.len());
         let last = number(&if digits == 0 { "1".into() } else { format!(".{}1", "0".repeat(digits - 1)) })?;
@@ -552,15 +552,12 @@ fn leave_out_unsolved(recipe: &Shared, train: &mut Vec<ProblemAt>) -> Result<Opt
 /// Removes training solutions without a marked final answer if others have one, and returns a note: several methods need it.
 fn leave_out_unanswered(samples: &mut Vec<Sample>, answers: &mut Vec<String>) -> Option<String> {
     let found = samples.len();
-    let stated: Vec<bool> = samples.iter().map(|sample| sample.answer.is_some()).collect();
-    let kept = stated.iter().filter(|stated| **stated).count();
+    let kept = samples.iter().filter(|sample| sample.answer.is_some()).count();
     if kept == 0 || kept == found {
         return None;
     }
-    let mut keep = stated.iter();
-    samples.retain(|_| *keep.next().unwrap_or(&true));
-    let mut keep = stated.iter();
-    answers.retain(|_| *keep.next().unwrap_or(&true));
+    let pairs = std::mem::take(samples).into_iter().zip(std::mem::take(answers));
+    (*samples, *answers) = pairs.filter(|(sample, _)| sample.answer.is_some()).unzip();
     Some(format!(
         "{} of {found} training solutions state no final answer (\\boxed{{}} or ####) and are left out",
         found - kept
@@ -702,9 +699,7 @@ impl Row {
     /// # Errors
     /// A sample whose final answer is not marked.
     pub fn answer_only(sample: &Sample, end: u32) -> Result<Self> {
-        let Range { start, end: stop } = sample.answer.clone().with_context(|| {
-            format!("problem {}: no final answer is marked in its solution, so no-CoT cannot be trained", sample.id)
-        })?;
-        Ok(Self::new(&sample.prompt, &sample.response[start..stop], end))
+        let answer = sample.required_answer("no-CoT cannot be trained")?.clone();
+        Ok(Self::new(&sample.prompt, &sample.response[answer], end))
     }
 }

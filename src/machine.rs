@@ -249,20 +249,8 @@ pub fn name(device: &Device) -> String {
     known.map_or_else(|| format!("{device:?}"), |(name, _)| name.clone())
 }
 
-/// Starts counting the kernels launched on a GPU; call it before any device is used.
-///
-/// # Errors
-/// A build without GPUs; a device that is already in use.
 #[cfg(feature = "gpu")]
-pub fn count_launches() -> Result<()> {
-    launches::begin()
-}
-
-/// Number of kernels launched so far.
-#[cfg(feature = "gpu")]
-pub fn launched() -> u64 {
-    launches::so_far()
-}
+pub use launches::{count_launches, launched};
 
 #[cfg(not(feature = "gpu"))]
 pub fn count_launches() -> Result<()> {

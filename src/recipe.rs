@@ -62,6 +62,8 @@ pub(crate) const PRESETS: [(&str, &str); 17] = [
 #[serde(deny_unknown_fields)]
 pub struct Shared {
     pub name: String,
+    /// Of problems, weights, order of samples and noise. Rollouts of step i draw with `seed` + i + 1, so that GRPO runs of
+    /// neighbouring seeds share random numbers between steps.
     pub seed: u64,
     /// What is trained (`--method`), by name, in this order; phases that several share are trained once.
     #[serde(default = "default_methods")]

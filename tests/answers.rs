@@ -148,6 +148,20 @@ fn marks_with_a_wrong_value_are_named() {
 }
 
 #[test]
+fn dropped_problems_are_counted_among_all_of_the_file() {
+    let temp = TempDir::new().expect("a folder");
+    let row = |(n, words, end): (usize, usize, &str)| json!({"question": format!("q {n}"), "solution": "a ".repeat(words) + end, "answer": "a"});
+    // Too long, without a final answer, and the last one held out.
+    let lines: Vec<Value> =
+        [(0, 300, "#### a"), (1, 3, ""), (2, 3, ""), (3, 3, "#### a"), (4, 3, "#### a")].map(row).to_vec();
+    let of = corpus(&written(&temp, "long.jsonl", &lines), 100, 1);
+    assert_eq!((of.train.len(), of.dropped), (1, 1));
+    let told = of.told.join("\n");
+    assert!(told.contains("1 of 4 training problems are longer than data.max_tokens = 240"), "{told}");
+    assert!(told.contains("2 of 3 training solutions state no final answer"), "{told}");
+}
+
+#[test]
 fn a_data_set_folder_is_split_by_its_parts() {
     let of = corpus(Path::new("fixtures/problems/hub"), 100, 3);
     assert_eq!((of.train.len(), of.test.len(), of.dropped), (5, 2, 0));

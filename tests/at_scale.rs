@@ -161,6 +161,7 @@ fn a_training_batch_that_does_not_fit_is_refused_before_any_work() {
     };
     let many = ["base.batch=4000", "data.rows=4000"];
     refused(&mut plan("0.1", &many), &["phase base: 4000 rows", "are free", "SWITCHYARD_MEMORY_GB"]);
+    refused(&mut plan("16GB", &[]), &["SWITCHYARD_MEMORY_GB=16GB", "a number above 0"]);
     assert!(!out.join("base").exists());
     let (_, said) = done(plan("0.1", &[&many[..], &["optimizer.accumulate=100"]].concat()).arg("--dry-run"));
     assert!(said.contains("graph of a supervised batch up to"), "{said}");

@@ -11,7 +11,7 @@ use switchyard::experiments::head_patching::{self, Config as Patching};
 use switchyard::experiments::steering::{self, Config as Steering};
 use switchyard::latent::{Sequence, Switching};
 use switchyard::model::config::{Family, ModelConfig, SlidingWindow};
-use switchyard::model::{Activation, Decoder, HookSpec, Hooks};
+use switchyard::model::{Decoder, HookSpec, Hooks};
 use switchyard::nth::Nth;
 use switchyard::schema::{
     AttentionRow, AttributionRow, Component, DirectLogitRow, Form, GradientAt, HeadPatchRow, Measurement, Part,
@@ -283,18 +283,11 @@ fn alone(study: &Study, pair: &Pair, patch: &Patch) -> (f64, f64) {
     for (position, new) in &patch.values {
         let spec: HookSpec = format!("{}@pos[{position}]", patch.node.point()).parse().expect("a spec");
         let part = patch.node.part(model.config());
-        let replace = move |site: &switchyard::model::hooks::Site, value: Activation| {
-            let (dims, mut data) = (value.dims(), value.to_vec()?);
-            let width: usize = dims[2..].iter().product();
-            let from = site.places[0].index * width;
-            data[from + part.start..from + part.end].copy_from_slice(new);
-            let data = burn::tensor::TensorData::new(data, dims.clone());
-            Ok(match value {
-                Activation::Rank3(x) => Activation::Rank3(burn::tensor::Tensor::from_data(data, &x.device())),
-                Activation::Rank4(x) => Activation::Rank4(burn::tensor::Tensor::from_data(data, &x.device())),
-            })
+        let put = move |_: &switchyard::model::Site, values: &mut [f32]| {
+            values[part.clone()].copy_from_slice(new);
+            Ok(())
         };
-        hooks.replace(&spec, model.layers.len(), replace).expect("a hook");
+        hooks.edit(&spec, model.layers.len(), put).expect("a hook");
     }
     let row = std::slice::from_ref(&pair.corrupt);
     let all = study.unroll(row, &mut hooks).expect("a forward");

@@ -1,12 +1,10 @@
 //! The binary `probe`: its output, its files, and its errors for bad input.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
-use crate::common::programs::{program, text_of};
-use crate::common::{tiny_config, word_vocabulary};
-use safetensors::SafeTensors;
+use crate::common::programs::{copy, done, offline, probe_refuses, program, run_probe, text_of};
+use crate::common::{load_tensors, tiny_config, word_vocabulary};
 use serde_json::{Value, json};
 use switchyard::model::checkpoint::{HostTensor, SaveOptions, save_hf_folder};
 use switchyard::model::config::{Family, ModelConfig};
@@ -14,30 +12,7 @@ use switchyard::model::{Decoder, Hooks};
 use tempfile::TempDir;
 
 fn probe(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_probe"));
-    command.args(args).env("HF_HUB_OFFLINE", "1").env("HF_HOME", "/nonexistent");
-    command.output().expect("the binary runs")
-}
-
-fn stdout(output: &Output) -> String {
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "failed: {error}");
-    String::from_utf8(output.stdout.clone()).expect("UTF-8")
-}
-
-/// The one-line error of a rejected request.
-#[track_caller]
-fn refused(args: &[&str], parts: &[&str]) -> String {
-    let output = probe(args);
-    let error = String::from_utf8(output.stderr).expect("UTF-8");
-    assert_eq!(output.status.code(), Some(2), "exit code of {args:?}: {error}");
-    assert!(error.starts_with("error: ") && error.trim_end().lines().count() == 1, "not one line: {error}");
-    assert!(!error.contains("panicked"), "{error}");
-    assert!(output.stdout.is_empty(), "printed a result all the same");
-    for part in parts {
-        assert!(error.contains(part), "`{part}` is not in: {error}");
-    }
-    error
+    offline("probe", args).output().expect("the binary runs")
 }
 
 /// A folder with a tiny word-level model that often switches.
@@ -84,25 +59,9 @@ impl Fixture {
     /// A copy of the model folder, to be damaged.
     fn copy(&self, name: &str) -> PathBuf {
         let to = self.path(name);
-        std::fs::create_dir_all(&to).expect("a folder");
-        for entry in std::fs::read_dir(self.path("model")).expect("the model") {
-            let entry = entry.expect("an entry");
-            std::fs::copy(entry.path(), to.join(entry.file_name())).expect("copies");
-        }
+        copy(&self.path("model"), &to);
         to
     }
-}
-
-fn load(path: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
-    let bytes = std::fs::read(path).expect("the file was written");
-    let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
-    let floats = |b: &[u8]| b.chunks(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
-    file.iter()
-        .map(|(name, view)| {
-            assert_eq!(view.dtype(), safetensors::Dtype::F32);
-            (name.to_owned(), (view.shape().to_vec(), floats(view.data())))
-        })
-        .collect()
 }
 
 /// Settings of `generation_config.json` that decoding here ignores give a warning; neutral ones do not.
@@ -128,7 +87,7 @@ fn generate_prints_text_ids_and_json() {
     let fixture = Fixture::new();
     let model = fixture.text("model");
     let base = ["generate", "--model", &model, "--max-new-tokens", "12", "--ignore-eos", "--temperature", "1"];
-    let json = stdout(&probe(&[&base[..], &["--prompt", "w1 w2", "--json"]].concat()));
+    let json = run_probe(&[&base[..], &["--prompt", "w1 w2", "--json"]].concat());
     let value: Value = serde_json::from_str(&json).expect("one JSON object");
     let keys: Vec<&String> = value.as_object().expect("an object").keys().collect();
     assert_eq!(keys, ["tokens", "text", "shown", "trace"]);
@@ -138,12 +97,12 @@ fn generate_prints_text_ids_and_json() {
     // Ids instead of text give the same answer, and so does the same seed.
     let prompt: Vec<String> =
         value["trace"]["prompt"].as_array().expect("ids").iter().map(ToString::to_string).collect();
-    let again = stdout(&probe(&[&base[..], &["--ids", &prompt.join(","), "--json"]].concat()));
+    let again = run_probe(&[&base[..], &["--ids", &prompt.join(","), "--json"]].concat());
     assert_eq!(again, json);
-    let other = stdout(&probe(&[&base[..], &["--ids", &prompt.join(","), "--json", "--seed", "9"]].concat()));
+    let other = run_probe(&[&base[..], &["--ids", &prompt.join(","), "--json", "--seed", "9"]].concat());
     assert_ne!(other, json);
 
-    let plain = stdout(&probe(&[&base[..], &["--prompt", "w1 w2"]].concat()));
+    let plain = run_probe(&[&base[..], &["--prompt", "w1 w2"]].concat());
     assert!(!plain.contains('\x1b'), "colours in a pipe: {plain:?}");
 }
 
@@ -153,7 +112,7 @@ fn blocks_are_shown_as_chips() {
     let model = fixture.text("model");
     let run = |more: &[&str]| {
         let base = ["generate", "--model", &model, "--prompt", "w1 w2", "--temperature", "1.5", "--ignore-eos"];
-        stdout(&probe(&[&base[..], &["--max-new-tokens", "40", "--k-min", "3", "--k-cap", "3"], more].concat()))
+        run_probe(&[&base[..], &["--max-new-tokens", "40", "--k-min", "3", "--k-cap", "3"], more].concat())
     };
     let plain = run(&[]);
     assert!(plain.contains("⟨swi 3⟩[0."), "no chip with its exits: {plain}");
@@ -166,15 +125,15 @@ fn blocks_are_shown_as_chips() {
     // With the logit lens of each latent step, in the same run: an intervention changes it.
     let micro =
         ["generate", "fixtures/micro", "--phase", "sft", "--prompt", "<bos> a = 5 ; h = a + 4 ; ? h :", "--lens"];
-    let read = stdout(&probe(&micro));
+    let read = run_probe(&micro);
     assert_eq!(read, "h = ⟨swi 5: + 4 = 2 </swi>⟩[0.00 0.00 0.00 0.00 1.00] ; # 2\n");
-    let listed = stdout(&probe(&[&micro[..micro.len() - 1], &["--lens=2"]].concat()));
+    let listed = run_probe(&[&micro[..micro.len() - 1], &["--lens=2"]].concat());
     let (first, steps) = listed.split_once('\n').expect("lines");
     assert_eq!(format!("{first}\n"), read);
     let steps: Vec<&str> = steps.lines().collect();
     assert!(steps.len() == 5 && steps.iter().all(|line| line.split_whitespace().count() == 5), "{listed}");
     assert!(steps[3].starts_with("latent[1,4]  2 0.9"), "{listed}");
-    let changed = stdout(&probe(&[&micro[..], &["--hook", "latent.hook_injected=zero"]].concat()));
+    let changed = run_probe(&[&micro[..], &["--hook", "latent.hook_injected=zero"]].concat());
     assert!(changed.contains("⟨swi 5: ") && !changed.contains("+ 4 = 2"), "{changed}");
     let latents = positions.iter().filter(|p| p["kind"] == "latent");
     assert!(latents.clone().count() > 0);
@@ -187,20 +146,11 @@ fn a_model_without_tokenizer_runs_on_ids() {
     let dir = fixture.copy("bare");
     std::fs::remove_file(dir.join("tokenizer.json")).expect("removes");
     let bare = fixture.text("bare");
-    let json = stdout(&probe(&[
-        "generate",
-        "--model",
-        &bare,
-        "--ids",
-        "5,6",
-        "--json",
-        "--max-new-tokens",
-        "4",
-        "--ignore-eos",
-    ]));
+    let json =
+        run_probe(&["generate", "--model", &bare, "--ids", "5,6", "--json", "--max-new-tokens", "4", "--ignore-eos"]);
     let value: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!((value["tokens"].as_array().map(Vec::len), &value["text"]), (Some(4), &Value::Null));
-    refused(&["generate", "--model", &bare, "--prompt", "w1"], &["bare", "--ids"]);
+    probe_refuses(&["generate", "--model", &bare, "--prompt", "w1"], &["bare", "--ids"]);
 }
 
 #[test]
@@ -208,8 +158,8 @@ fn activations_are_those_of_the_model() {
     let fixture = Fixture::new();
     let (model, out) = (fixture.text("model"), fixture.text("acts.safetensors"));
     let hooks = "blocks.*.hook_resid_post,blocks.-1.attn.hook_pattern,hook_embed@pos[1]";
-    stdout(&probe(&["activations", "--model", &model, "--ids", "5,6,7", "--hooks", hooks, "--logits", "--out", &out]));
-    let found = load(Path::new(&out));
+    run_probe(&["activations", "--model", &model, "--ids", "5,6,7", "--hooks", hooks, "--logits", "--out", &out]);
+    let found = load_tensors(Path::new(&out));
     let shapes: Vec<(&str, &[usize])> = found.iter().map(|(n, (s, _))| (n.as_str(), s.as_slice())).collect();
     let v = fixture.config.vocab_size;
     assert_eq!(
@@ -240,7 +190,7 @@ fn prompts_of_a_file_equal_separate_calls() {
     let (model, file) = (fixture.text("model"), fixture.text("rows.jsonl"));
     let tokens = |args: &[&str]| -> Vec<Value> {
         let base = ["generate", "--model", &model, "--max-new-tokens", "6", "--json"];
-        let lines = stdout(&probe(&[&base[..], args].concat()));
+        let lines = run_probe(&[&base[..], args].concat());
         lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")["tokens"].clone()).collect()
     };
     let alone = rows.iter().flat_map(|ids| {
@@ -262,8 +212,8 @@ fn activations_of_many_rows_equal_separate_calls() {
     std::fs::write(fixture.path("rows.jsonl"), lines.join("\n")).expect("writes");
     let hooks = "blocks.1.hook_resid_post,blocks.0.attn.hook_pattern,latent.hook_source";
     let (file, out) = (fixture.text("rows.jsonl"), fixture.text("all.safetensors"));
-    stdout(&probe(&["activations", "--model", &model, "--prompts", &file, "--hooks", hooks, "--out", &out]));
-    let all = load(Path::new(&out));
+    run_probe(&["activations", "--model", &model, "--prompts", &file, "--hooks", hooks, "--out", &out]);
+    let all = load_tensors(Path::new(&out));
     let source = &all["latent.hook_source"];
     assert_eq!(source.0, [18, 2, 16]);
     assert!(source.1[..32].iter().all(|x| *x == 0.0), "row 0 has no latents");
@@ -271,8 +221,8 @@ fn activations_of_many_rows_equal_separate_calls() {
         let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
         let one = fixture.text("one.safetensors");
         let hooks = "blocks.1.hook_resid_post,blocks.0.attn.hook_pattern";
-        stdout(&probe(&["activations", "--model", &model, "--ids", &ids.join(","), "--hooks", hooks, "--out", &one]));
-        let one = load(Path::new(&one));
+        run_probe(&["activations", "--model", &model, "--ids", &ids.join(","), "--hooks", hooks, "--out", &one]);
+        let one = load_tensors(Path::new(&one));
         let n = ids.len();
         let resid = &all["blocks.1.hook_resid_post"].1[i * 6 * 16..(i * 6 + n) * 16];
         assert!(crate::common::relative(resid, &one["blocks.1.hook_resid_post"].1) < 1e-5, "row {i}");
@@ -288,28 +238,12 @@ fn activations_of_many_rows_equal_separate_calls() {
 }
 
 #[test]
-fn bf16_is_close_to_f32_and_is_not_f32() {
+fn bf16_decodes_other_probabilities_than_f32() {
     let fixture = Fixture::new();
     let model = fixture.text("model");
-    let acts = |dtype: &str| {
-        let out = fixture.text(&format!("{dtype}.safetensors"));
-        let hooks = "blocks.*.hook_resid_post,blocks.0.attn.hook_pattern";
-        let args = ["--model", &model, "--ids", "5,6,7,8", "--hooks", hooks, "--logits", "--out", &out];
-        stdout(&probe(&[&["activations", "--dtype", dtype], &args[..]].concat()));
-        load(Path::new(&out))
-    };
-    let (f32, bf16) = (acts("f32"), acts("bf16"));
-    assert!(f32.keys().eq(bf16.keys()));
-    for (name, (shape, exact)) in &f32 {
-        let (other, rounded) = &bf16[name];
-        let off = crate::common::relative(rounded, exact);
-        println!("{name}: bf16 is {off:.1e} from f32");
-        // bf16 has 8 significant bits: 0.4 % per rounding.
-        assert!(shape == other && off > 1e-5 && off < 3e-2, "{name}: {off:e}");
-    }
     let json = |dtype: &str| {
         let args = ["generate", "--model", &model, "--ids", "5,6", "--json", "--ignore-eos", "--dtype", dtype];
-        serde_json::from_str::<Value>(&stdout(&probe(&args))).expect("JSON")
+        serde_json::from_str::<Value>(&run_probe(&args)).expect("JSON")
     };
     assert_eq!(json("bf16")["tokens"].as_array().map(Vec::len), Some(256));
     assert_ne!(json("bf16"), json("f32"), "256 tokens with their log-probs, to the last digit");
@@ -319,23 +253,21 @@ fn bf16_is_close_to_f32_and_is_not_f32() {
 fn devices_are_chosen_listed_and_rejected_by_name() {
     let fixture = Fixture::new();
     let model = fixture.text("model");
-    let list = stdout(&probe(&["--list-devices"]));
+    let list = run_probe(&["--list-devices"]);
     assert!(list.lines().any(|line| line.starts_with("cpu") && line.contains("f32, bf16")), "{list}");
-    assert_eq!(stdout(&probe(&["generate", "--list-devices"])), list);
-    let train = Command::new(env!("CARGO_BIN_EXE_train")).arg("--list-devices").output().expect("the binary runs");
-    assert_eq!(stdout(&train), list);
-    let intervene = Command::new(env!("CARGO_BIN_EXE_intervene")).arg("--list-devices").output();
-    assert_eq!(stdout(&intervene.expect("the binary runs")), list);
-
-    let report = Command::new(env!("CARGO_BIN_EXE_report")).args(["--device", "cpu"]).output().expect("it runs");
+    assert_eq!(run_probe(&["generate", "--list-devices"]), list);
+    for name in ["train", "intervene"] {
+        assert_eq!(done(program(name).arg("--list-devices")).0, list);
+    }
+    let report = program("report").args(["--device", "cpu"]).output().expect("it runs");
     assert_eq!(report.status.code(), Some(2), "report has no model to compute");
 
     fn generate<'a>(model: &'a str, more: &[&'a str]) -> Vec<&'a str> {
         [&["generate", "--model", model, "--ids", "5"], more].concat()
     }
-    refused(&generate(&model, &["--device", "tpu"]), &["--device tpu", "cpu"]);
+    probe_refuses(&generate(&model, &["--device", "tpu"]), &["--device tpu", "cpu"]);
     if !cfg!(feature = "cuda") {
-        refused(&generate(&model, &["--device", "cuda:1"]), &["--device cuda:1", "--features cuda"]);
+        probe_refuses(&generate(&model, &["--device", "cuda:1"]), &["--device cuda:1", "--features cuda"]);
     }
     for (flag, bad) in [("--threads", "0"), ("--threads", "100000"), ("--dtype", "f8")] {
         let output = probe(&generate(&model, &[flag, bad]));
@@ -346,14 +278,14 @@ fn devices_are_chosen_listed_and_rejected_by_name() {
     // One prompt is one row: the thread count changes rounding, not tokens.
     let tokens = |threads: &str| {
         let args = generate(&model, &["--json", "--ignore-eos", "--max-new-tokens", "40", "--threads", threads]);
-        serde_json::from_str::<Value>(&stdout(&probe(&args))).expect("JSON")["tokens"].clone()
+        serde_json::from_str::<Value>(&run_probe(&args)).expect("JSON")["tokens"].clone()
     };
     assert_eq!(tokens("1"), tokens("3"));
 }
 
 #[test]
 fn whole_models_in_sixteen_bits_are_checked_against_f32() {
-    let said = stdout(&probe(&["check", "--part", "halves"]));
+    let said = run_probe(&["check", "--part", "halves"]);
     for name in ["qwen3_tied", "llama_gqa"] {
         for what in ["logits, in one call", "logits, token by token", "gradient of the embeddings"] {
             let line = format!("{name} in bf16: {what}");
@@ -365,8 +297,8 @@ fn whole_models_in_sixteen_bits_are_checked_against_f32() {
             assert!(off > 1e-3 && found.ends_with("pass"), "{found}");
         }
     }
-    refused(&["check", "--part", "half"], &["`half`", "halves"]);
-    refused(&["check", "--dtype", "bf16"], &["--dtype", "halves"]);
+    probe_refuses(&["check", "--part", "half"], &["`half`", "halves"]);
+    probe_refuses(&["check", "--dtype", "bf16"], &["--dtype", "halves"]);
 }
 
 #[test]
@@ -374,7 +306,7 @@ fn a_bench_prints_every_requested_rate() {
     let fixture = Fixture::new();
     let model = fixture.text("model");
     let asked = ["--prompt", "40", "--new", "3", "--rows", "1,2", "--rounds", "2", "--train", "2", "--grpo", "2"];
-    let said = stdout(&probe(&[&["bench", &model, "--peak-tflops", "1"], &asked[..]].concat()));
+    let said = run_probe(&[&["bench", &model, "--peak-tflops", "1"], &asked[..]].concat());
     assert!(said.lines().any(|line| line.starts_with("limit") && line.contains("1000.0 GFLOP/s")), "{said}");
     let decoded = ["decode 1 x 3 tokens", "decode 1 x 3 latents", "decode 2 x 3 tokens", "decode 2 x 3 latents"];
     for line in ["prefill 40", "train 2 x 40, f32", "grpo 2 x 3, f32"].iter().chain(&decoded) {
@@ -384,13 +316,12 @@ fn a_bench_prints_every_requested_rate() {
         assert!(rate > 0.0 && found.contains("n = 2") && found.contains("% of the limit"), "{found}");
     }
     assert!(said.contains("peak resident memory") || !cfg!(target_os = "linux"), "{said}");
-    let said = stdout(&probe(&["bench", &model, "--training-only", "--train", "2", "--prompt", "40", "--rounds", "1"]));
+    let said = run_probe(&["bench", &model, "--training-only", "--train", "2", "--prompt", "40", "--rounds", "1"]);
     assert!(said.starts_with("train 2 x 40, f32"), "{said}");
     let forced = ["--cpu", "scalar", "--prompt", "3", "--new", "2", "--rows", "1", "--rounds", "1"];
-    let said = stdout(&probe(&[&["bench", &model], &forced[..]].concat()));
+    let said = run_probe(&[&["bench", &model], &forced[..]].concat());
     assert!(said.lines().any(|line| line.starts_with("vector instructions") && line.ends_with(" scalar")), "{said}");
-    let mut named = Command::new(env!("CARGO_BIN_EXE_probe"));
-    let refusal = named.args(["bench", &model]).env("SWITCHYARD_CPU", "sse").output().expect("runs");
+    let refusal = offline("probe", &["bench", &model]).env("SWITCHYARD_CPU", "sse").output().expect("runs");
     let said = String::from_utf8_lossy(&refusal.stderr);
     assert!(!refusal.status.success() && said.contains("SWITCHYARD_CPU") && said.contains("\"sse\""), "{said}");
     for (bad, why) in [
@@ -405,10 +336,10 @@ fn a_bench_prints_every_requested_rate() {
         (&["--dtype", "stored-q8"], "no matrix is stored as integers"),
         (&["--dtype", "tf32"], "cpu does not compute in it"),
     ] {
-        refused(&[&["bench", &model], bad].concat(), &[why]);
+        probe_refuses(&[&["bench", &model], bad].concat(), &[why]);
     }
     if !cfg!(feature = "gpu") {
-        refused(&["bench", &model, "--launches"], &["no GPU", "--features"]);
+        probe_refuses(&["bench", &model, "--launches"], &["no GPU", "--features"]);
     }
 }
 
@@ -431,10 +362,13 @@ fn eight_bit_inputs_are_for_decoding_and_their_cost_is_printed() {
         probe(&["generate", "--model", &model, "--prompts", &prompts, "--max-new-tokens", "1", "--dtype", "stored-q8"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains("of 64 positions"), "{said}");
-    refused(&["lens", "--model", &model, "--ids", "5,6", "--dtype", "stored-q8"], &["stored-q8", "use stored"]);
-    refused(&[&micro, "--only", "accuracy,teacher_forced", "--dtype", "stored-q8"], &["teacher_forced", "--only"]);
+    probe_refuses(&["lens", "--model", &model, "--ids", "5,6", "--dtype", "stored-q8"], &["stored-q8", "use stored"]);
+    probe_refuses(
+        &[&micro, "--only", "accuracy,teacher_forced", "--dtype", "stored-q8"],
+        &["teacher_forced", "--only"],
+    );
     // Its weights are floats.
-    refused(&[&micro, "--only", "accuracy", "--dtype", "stored-q8"], &["no matrix is stored as integers"]);
+    probe_refuses(&[&micro, "--only", "accuracy", "--dtype", "stored-q8"], &["no matrix is stored as integers"]);
 }
 
 #[test]
@@ -443,7 +377,7 @@ fn impossible_requests_are_errors_before_any_work() {
     let model = fixture.text("model");
     let out = fixture.text("out.safetensors");
     let acts = |more: &[&str], parts: &[&str]| {
-        refused(&[&["activations", "--model", &model, "--out", &out], more].concat(), parts);
+        probe_refuses(&[&["activations", "--model", &model, "--out", &out], more].concat(), parts);
         assert!(!Path::new(&out).exists(), "a file was written for {more:?}");
     };
     acts(&["--ids", "1,2", "--hooks", "blocks.*.hook_resid_pots"], &["hook_resid_pots", "hook_resid_post"]);
@@ -461,13 +395,13 @@ fn impossible_requests_are_errors_before_any_work() {
     acts(&["--prompts", &fixture.text("bad.jsonl"), "--logits"], &["bad.jsonl:2", "empty"]);
     std::fs::write(fixture.path("worse.jsonl"), "{\"ids\": [1]\n").expect("writes");
     acts(&["--prompts", &fixture.text("worse.jsonl"), "--logits"], &["worse.jsonl:1"]);
-    refused(
+    probe_refuses(
         &["activations", "--model", &model, "--ids", "1", "--logits", "--out", "/no/folder/x.safetensors"],
         &["/no/folder"],
     );
 
     let generate = |more: &[&str], parts: &[&str]| {
-        refused(&[&["generate", "--model", &model], more].concat(), parts);
+        probe_refuses(&[&["generate", "--model", &model], more].concat(), parts);
     };
     generate(&["--prompt", ""], &["empty"]);
     generate(&[], &["--prompt", "--ids"]);
@@ -490,8 +424,8 @@ fn models_that_cannot_be_read_are_named() {
     let fixture = Fixture::new();
     let out = fixture.text("out.safetensors");
     let bad = |model: &str, parts: &[&str]| {
-        refused(&["generate", "--model", model, "--ids", "1"], parts);
-        refused(&["activations", "--model", model, "--ids", "1", "--logits", "--out", &out], parts);
+        probe_refuses(&["generate", "--model", model, "--ids", "1"], parts);
+        probe_refuses(&["activations", "--model", model, "--ids", "1", "--logits", "--out", &out], parts);
         assert!(!Path::new(&out).exists());
     };
     bad("/no/such/folder", &["/no/such/folder"]);
@@ -502,23 +436,6 @@ fn models_that_cannot_be_read_are_named() {
     let bytes = std::fs::read(&file).expect("reads");
     std::fs::write(&file, &bytes[..bytes.len() - 7]).expect("writes");
     bad(&fixture.text("truncated"), &["truncated/model.safetensors"]);
-
-    let dir = fixture.copy("shape");
-    let config = std::fs::read_to_string(dir.join("config.json")).expect("reads");
-    std::fs::write(dir.join("config.json"), config.replace("\"hidden_size\": 16", "\"hidden_size\": 20"))
-        .expect("writes");
-    bad(&fixture.text("shape"), &["shape/model.safetensors", "16", "20"]);
-
-    fixture.copy("missing");
-    let config = std::fs::read_to_string(fixture.path("missing").join("config.json")).expect("reads");
-    let config = config.replace("\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false");
-    std::fs::write(fixture.path("missing").join("config.json"), config).expect("writes");
-    bad(&fixture.text("missing"), &["missing", "lm_head.weight"]);
-
-    let dir = fixture.copy("family");
-    let config = std::fs::read_to_string(dir.join("config.json")).expect("reads");
-    std::fs::write(dir.join("config.json"), config.replace("\"qwen3\"", "\"mamba\"")).expect("writes");
-    bad(&fixture.text("family"), &["family/config.json", "mamba"]);
 
     // A tokenizer with more ids than the embedding has rows.
     let dir = fixture.copy("tokenizer");
@@ -531,36 +448,13 @@ fn models_that_cannot_be_read_are_named() {
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(["text side", "x199", "203", &rows].iter().all(|part| said.contains(part)), "{said}");
 
-    std::fs::write(fixture.path("unknown.gguf"), gguf_of_type(77)).expect("writes");
-    bad(&fixture.text("unknown.gguf"), &["unknown.gguf", "77"]);
     let q2 = "fixtures/gguf/unsupported-q2_k.gguf";
     bad(q2, &["unsupported-q2_k.gguf", "blk.0.ffn_down.weight", "Q2_K"]);
-    std::fs::write(fixture.path("short.gguf"), &gguf_of_type(0)[..30]).expect("writes");
-    bad(&fixture.text("short.gguf"), &["short.gguf"]);
-
     let model = fixture.text("model");
-    refused(
+    probe_refuses(
         &["generate", "--model", &model, "--ids", "1", "--adapter", "/no/adapter"],
         &["/no/adapter", "adapter_config.json"],
     );
-}
-
-/// A GGUF with one tensor of unknown type.
-fn gguf_of_type(kind: u32) -> Vec<u8> {
-    let text = |s: &str| [&(s.len() as u64).to_le_bytes()[..], s.as_bytes()].concat();
-    let mut out = b"GGUF".to_vec();
-    out.extend(3_u32.to_le_bytes());
-    out.extend([1_u64, 1].into_iter().flat_map(u64::to_le_bytes));
-    out.extend(text("general.architecture"));
-    out.extend(8_u32.to_le_bytes());
-    out.extend(text("llama"));
-    out.extend(text("token_embd.weight"));
-    out.extend(2_u32.to_le_bytes());
-    out.extend([32_u64, 4].into_iter().flat_map(u64::to_le_bytes));
-    out.extend(kind.to_le_bytes());
-    out.extend(0_u64.to_le_bytes());
-    out.resize(out.len().next_multiple_of(32) + 512, 0);
-    out
 }
 
 #[test]
@@ -575,12 +469,12 @@ fn values_that_are_not_finite_are_an_error() {
     }
     fixture.save("nan", weights);
     let (nan, out) = (fixture.text("nan"), fixture.text("nan.safetensors"));
-    refused(&["generate", "--model", &nan, "--ids", "5"], &["not finite"]);
+    probe_refuses(&["generate", "--model", &nan, "--ids", "5"], &["not finite"]);
     let args = ["activations", "--model", &nan, "--ids", "5", "--hooks", "blocks.*.hook_mlp_out", "--out", &out];
-    refused(&args, &["model.layers.1.mlp.up_proj.weight", "not finite"]);
+    probe_refuses(&args, &["model.layers.1.mlp.up_proj.weight", "not finite"]);
     assert!(!Path::new(&out).exists());
-    stdout(&probe(&[&args[..], &["--allow-non-finite"]].concat()));
-    assert!(load(Path::new(&out))["blocks.1.hook_mlp_out"].1.iter().any(|x| x.is_nan()));
+    run_probe(&[&args[..], &["--allow-non-finite"]].concat());
+    assert!(load_tensors(Path::new(&out))["blocks.1.hook_mlp_out"].1.iter().any(|x| x.is_nan()));
 }
 
 /// A pipe is read once, and works like a file.
@@ -598,8 +492,19 @@ fn problems_and_pairs_come_through_a_pipe() {
     let (out, graded_at) = (out.display().to_string(), graded.display().to_string());
     let look =
         ["fixtures/micro", "--phase", "sft", "--only", "accuracy", "--threads", "1", "--data", "-", "--out", &out];
+    let patches: String = ["5 4", "6 4"]
+        .map(|two| {
+            let (a, b) = two.split_once(' ').expect("two numbers");
+            format!(
+                "{{\"clean\": \"<bos> a = {a} ; ? a :\", \"corrupt\": \"<bos> a = {b} ; ? a :\", \"answer\": \"{a}\", \"wrong\": \"{b}\"}}\n"
+            )
+        })
+        .concat();
+    let patched_at = home.path().join("patched").display().to_string();
+    let patch = ["pairs", "-", "fixtures/micro", "--phase", "sft", "--components", "mlp", "--out", &patched_at];
     for (name, args, input, said) in [
         ("probe", &look[..], problems.as_str(), "grader: math"),
+        ("intervene", &patch[..], patches.as_str(), "pair_patching-sft.parquet"),
         ("report", &["grade", "--pairs", "/dev/stdin", "--out", &graded_at], pairs, "1 pairs, 1 equal"),
         ("report", &["grade", "--pairs", "-", "--out", &graded_at], pairs, "1 pairs, 1 equal"),
     ] {
@@ -635,19 +540,19 @@ fn help_on_a_full_disk_is_an_error() {
 #[test]
 fn info_counts_the_serial_depth_without_weights() {
     // Counted by hand in src/latent/depth.rs: a forward of 436 operations at 256 positions, a readout of 12.
-    let said = stdout(&probe(&["info", "fixtures/micro", "--phase", "sft", "--positions", "256"]));
+    let said = run_probe(&["info", "fixtures/micro", "--phase", "sft", "--positions", "256"]);
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in ["qwen3, 4 layers", "hidden_state, blocks of up to 5", "4 layers 448", "24 layers 2628", "4 layers 436"]
     {
         assert!(said.contains(part), "`{part}` is not in: {said}");
     }
-    let said = stdout(&probe(&["info", "fixtures/micro-compressed/base/annotator"]));
+    let said = run_probe(&["info", "fixtures/micro-compressed/base/annotator"]);
     assert!(said.contains("text only") && !said.contains("block"), "{said}");
-    let said = stdout(&probe(&["info", "fixtures/micro/base/annotator"]));
+    let said = run_probe(&["info", "fixtures/micro/base/annotator"]);
     assert!(said.contains("switch (assumed, it has no reasoning.json)"), "{said}");
-    refused(&["info", "fixtures/micro", "--positions", "4096"], &["--positions", "2048", "4096"]);
-    refused(&["film", "fixtures/micro", "--phase", "sft"], &["phase sft", "latent.keep_steps"]);
-    refused(&["film", "fixtures/micro/sft/checkpoint"], &["not a run folder"]);
+    probe_refuses(&["info", "fixtures/micro", "--positions", "4096"], &["--positions", "2048", "4096"]);
+    probe_refuses(&["film", "fixtures/micro", "--phase", "sft"], &["phase sft", "latent.keep_steps"]);
+    probe_refuses(&["film", "fixtures/micro/sft/checkpoint"], &["not a run folder"]);
 }
 
 #[test]
@@ -656,7 +561,7 @@ fn a_film_has_every_checkpoint_and_resumes() {
     let out = temp.path().join("film").display().to_string();
     let film = |more: &[&str]| {
         let args = ["film", "fixtures/micro", "--problems", "40", "--steps", "2", "--out", &out];
-        stdout(&probe(&[&args, more].concat()))
+        run_probe(&[&args, more].concat())
     };
     film(&[]);
     let read = |file: &str| std::fs::read(temp.path().join("film").join(file)).expect(file);

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use crate::common::save_rows;
 use serde_json::{Value, json};
 use switchyard::schema::{AccuracyRow, ExitGroup, ExitRow, InterventionRow, KnownValueRow, ProbeRow, Steps};
-use switchyard::store::RowWriter;
 use switchyard_programs::report::compare;
 use switchyard_programs::report::folder::Folder;
 use switchyard_programs::report::tables::{Cell, Table};
@@ -75,14 +75,13 @@ fn a_single_step_is_named_only_with_evidence() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let about = |value: f64, half: f64| json!({"value": value, "low": value - half, "high": value + half, "n": 100});
     let save = |name: &str, rows: &[Value]| {
-        let mut writer = RowWriter::create(temp.path(), name).expect("a file");
-        for row in rows {
+        let whole = |row: &Value| {
             let mut whole =
                 json!({"checkpoint": "x/sft", "dataset": "x", "n": 100, "seed": 0, "draws": 1, "firings": 9});
             whole.as_object_mut().expect("an object").extend(row.as_object().expect("an object").clone());
-            writer.push(&whole).expect("a row");
-        }
-        writer.finish().expect("rows");
+            whole
+        };
+        save_rows(temp.path(), name, &rows.iter().map(whole).collect::<Vec<_>>());
     };
     let resampled = |steps: &str, later: &str, change: f64, half: f64, p: f64| {
         json!({"mode": "resample", "dose": null, "steps": steps, "later": later, "at": "both", "blocks": "own",

@@ -1,6 +1,7 @@
 //! Coverage of the "95 %" intervals for few problems: exact where all outcomes can be enumerated, else simulated (seeded); and
 //! intervals never contradict the exact test next to them.
 
+use crate::stats::gauss;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use switchyard::stats::probe::{GroupedProtocol, ProbeData, ValueProtocol};
@@ -62,24 +63,18 @@ fn an_interval_excludes_zero_only_if_the_exact_test_does() {
 }
 
 /// Interval of one simulated sample, if defined, and the true value.
-type Sample<'a> = Box<dyn Fn(&mut ChaCha8Rng) -> (Option<Estimate>, f64) + 'a>;
+type SampledInterval<'a> = Box<dyn Fn(&mut ChaCha8Rng) -> (Option<Estimate>, f64) + 'a>;
 
 /// An interval of the program, on simulated data.
 struct Simulated<'a> {
     interval: &'static str,
     data: String,
     n: usize,
-    sample: Sample<'a>,
+    sample: SampledInterval<'a>,
 }
 
 fn uniform(rng: &mut ChaCha8Rng) -> f64 {
     rng.random()
-}
-
-/// Standard normal by Box–Muller.
-fn gauss(rng: &mut ChaCha8Rng) -> f64 {
-    let (u, v) = (uniform(rng), uniform(rng));
-    (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos()
 }
 
 /// `each` events for each of `n` problems: with probability `alike` all events of a problem are one draw, else independent draws.
@@ -107,7 +102,7 @@ fn rank_correlation(a: &[f64], b: &[f64]) -> f64 {
 /// Every kind of interval in the program's rows and tables.
 fn every_interval() -> Vec<Simulated<'static>> {
     let mut all: Vec<Simulated> = vec![];
-    let mut add = |interval, data: &str, n, sample: Sample<'static>| {
+    let mut add = |interval, data: &str, n, sample: SampledInterval<'static>| {
         all.push(Simulated { interval, data: data.to_owned(), n, sample });
     };
     for (n, p) in [(20, 0.1), (200, 0.02), (500, 0.1), (500, 0.5)] {

@@ -4,15 +4,8 @@ use switchyard::calibration::known::Built;
 use switchyard::experiments::early_stop::{Config, rows, table};
 use switchyard::latent::Blocks;
 use switchyard::schema::EarlyStopRow;
-use switchyard::study::Study;
 
-use crate::common::known::{EXIT_STEP, Purpose, micro, of, study};
-
-fn on_threads(threads: usize) -> Study {
-    let mut study = micro("sft", 24);
-    study.threads = threads;
-    study
-}
+use crate::common::known::{EXIT_STEP, Purpose, micro, micro_on, of, study};
 
 fn numbers(rows: &[EarlyStopRow]) -> Vec<usize> {
     rows.iter().map(|row| row.k).collect()
@@ -72,10 +65,10 @@ fn blocks_after_the_prompt_are_cut_with_and_without_markers() {
 #[test]
 fn rows_do_not_depend_on_threads_and_count_existing_latents() {
     let config = Config { k: vec![2, 0] };
-    let one = rows(&on_threads(1), &config).expect("rows");
-    assert_eq!(one, rows(&on_threads(3), &config).expect("rows"));
+    let one = rows(&micro_on(1, "sft", 24), &config).expect("rows");
+    assert_eq!(one, rows(&micro_on(3, "sft", 24), &config).expect("rows"));
     assert_eq!(numbers(&one), [0, 2, 5]);
-    let wrong = rows(&on_threads(1), &Config { k: vec![6] }).expect_err("refused").to_string();
+    let wrong = rows(&micro_on(1, "sft", 24), &Config { k: vec![6] }).expect_err("refused").to_string();
     assert!(wrong.contains("no block has 6 latents; the longest has 5"), "{wrong}");
 }
 

@@ -135,7 +135,7 @@ fn scores_are_slopes_of_real_edge_patches() {
                 scores.extend((0..reads).map(|s| ((position, receiver, s), f64::from(product[[receiver, s]]))));
             }
         }
-        // The largest edge of every kind of receiver.
+        // The largest edges of every kind of receiver.
         scores.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));
         let kind = |edge: &Edge| {
             let label = graph.receivers()[edge.1].label();
@@ -144,7 +144,7 @@ fn scores_are_slopes_of_real_edge_patches() {
         let mut seen: Vec<String> = vec![];
         let few = scores.iter().filter(|(edge, _)| {
             seen.push(kind(edge));
-            seen.iter().filter(|k| **k == kind(edge)).count() <= 8
+            seen.iter().filter(|k| **k == kind(edge)).count() <= 5
         });
         let few: Vec<(Edge, f64)> = few.copied().collect();
         let shares: Vec<Vec<Array2<f32>>> = few
@@ -168,7 +168,7 @@ fn scores_are_slopes_of_real_edge_patches() {
             compared += 1;
         }
     }
-    assert!(compared > 100, "{compared}");
+    assert!(compared > 60, "{compared}");
     let expected = ["MLP", "k", "latent", "logits", "q", "v"].map(str::to_owned);
     assert_eq!(kinds, BTreeSet::from(expected), "{compared} edges");
 }

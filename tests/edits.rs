@@ -1,18 +1,16 @@
 //! `--record`, `--hook` and `--list-hooks`: recordings and interventions during generation.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use crate::common::known::micro;
-use crate::common::programs::text;
+use crate::common::programs::{offline, probe_refuses, run_probe, text, text_of};
+use crate::common::{load_tensors, save_tensors};
 use burn::tensor::Device;
-use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
+use safetensors::SafeTensors;
 use serde_json::Value;
 use switchyard::interventions::{At, Later, Steps, Zero};
-use switchyard::model::checkpoint::ModelFiles;
-use switchyard::model::hooks::{RecordedTensor, Recording};
+use switchyard::model::checkpoint::{HostTensor, ModelFiles};
 use switchyard::model::{Activation, Decoder, HookSpec, Hooks};
 use switchyard::study::sweep::Continuation;
 
@@ -21,55 +19,10 @@ const MICRO: &str = "fixtures/micro/sft/checkpoint";
 const TEXT: &str = "fixtures/tiny/qwen3_tied";
 const PROMPT: &str = "<bos> a = 5 ; h = a + 4 ; c = h - a ; ? c :";
 
-/// Exit code, standard output, standard error.
-fn probe(args: &[&str]) -> (Option<i32>, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_probe")).args(args).output().expect("the binary runs");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
-}
-
-#[track_caller]
-fn done(args: &[&str]) -> String {
-    let (code, out, said) = probe(args);
-    assert_eq!(code, Some(0), "{args:?}: {said}");
-    out
-}
-
-#[track_caller]
-fn refused(args: &[&str], parts: &[&str]) {
-    let (code, out, said) = probe(args);
-    assert!(code == Some(2) && out.is_empty() && said.trim_end().lines().count() == 1, "{args:?}: {out}{said}");
-    for part in parts {
-        assert!(said.contains(part), "{args:?}: `{part}` is not in: {said}");
-    }
-}
-
 /// Continues the prompt on the fixture.
 fn generate(more: &[&str]) -> Value {
-    let json = done(&[&["generate", MICRO, "--prompt", PROMPT, "--json"], more].concat());
+    let json = run_probe(&[&["generate", MICRO, "--prompt", PROMPT, "--json"], more].concat());
     serde_json::from_str(&json).expect("JSON")
-}
-
-/// One tensor of a file: shape and values.
-type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
-
-/// Tensors and metadata.
-fn load(path: &Path) -> (Tensors, BTreeMap<String, Value>) {
-    let bytes = std::fs::read(path).expect("the file was written");
-    let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
-    let floats = |b: &[u8]| b.chunks(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
-    let tensors = file.iter().map(|(name, v)| (name.to_owned(), (v.shape().to_vec(), floats(v.data())))).collect();
-    let (_, header) = SafeTensors::read_metadata(&bytes).expect("a header");
-    let metadata = header.metadata().clone().expect("metadata");
-    let json = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| text.into());
-    (tensors, metadata.iter().map(|(key, text)| (key.clone(), json(text))).collect())
-}
-
-/// A file with one tensor.
-fn vector(path: &Path, name: &str, values: &[f32]) {
-    let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let view = TensorView::new(Dtype::F32, vec![values.len()], &bytes).expect("a tensor");
-    std::fs::write(path, safetensors::serialize([(name, view)], None).expect("packs")).expect("writes");
 }
 
 /// Every hook point of known rows.
@@ -81,14 +34,17 @@ fn a_recording_equals_the_known_row() {
     let dir = tempfile::tempdir().expect("a folder");
     let [while_generating, known] = ["generated", "known"].map(|name| dir.path().join(name));
     let trace = generate(&["--record", ALL, "--out", text(&while_generating)])["trace"].clone();
-    let (recorded, meta) = load(&while_generating);
-    let ids = meta["ids"][0].as_array().expect("ids").iter().map(Value::to_string).collect::<Vec<_>>();
+    let recorded = load_tensors(&while_generating);
+    let bytes = std::fs::read(&while_generating).expect("the recording");
+    let header = SafeTensors::read_metadata(&bytes).expect("a header").1.metadata().clone().expect("metadata");
+    let meta = |key: &str| serde_json::from_str::<Value>(&header[key]).expect("JSON");
+    let ids = meta("ids")[0].as_array().expect("ids").iter().map(Value::to_string).collect::<Vec<_>>();
     let responses = trace["positions"].as_array().expect("positions");
     assert_eq!(ids.len(), trace["prompt"].as_array().map_or(0, Vec::len) + responses.len());
     // The last token is never fed.
     let fed = ids.len() - 1;
-    done(&["activations", MICRO, "--ids", &ids[..fed].join(","), "--hooks", ALL, "--out", text(&known)]);
-    let (of_known, _) = load(&known);
+    run_probe(&["activations", MICRO, "--ids", &ids[..fed].join(","), "--hooks", ALL, "--out", text(&known)]);
+    let of_known = load_tensors(&known);
     assert!(recorded.keys().eq(of_known.keys()) && recorded.len() > 40, "{:?}", recorded.keys());
     for (name, (shape, values)) in &of_known {
         assert_eq!(&recorded[name].0, shape, "{name}");
@@ -98,12 +54,11 @@ fn a_recording_equals_the_known_row() {
         assert!(off < 1e-5, "{name}: off by {off:e}");
     }
     // Steps count from 1, and every position has a label.
-    let steps: Vec<&str> = meta["steps"][0].as_array().expect("steps").iter().filter_map(Value::as_str).collect();
+    let steps = meta("steps");
+    let steps: Vec<&str> = steps[0].as_array().expect("steps").iter().filter_map(Value::as_str).collect();
     let latents: Vec<usize> = (0..steps.len()).filter(|&i| steps[i].starts_with("latent")).collect();
     assert_eq!((steps[0], steps[latents[0]], steps[latents[1]]), ("prompt", "latent[1,1]", "latent[1,2]"));
-    let at: Vec<u64> =
-        meta["positions"]["latent.hook_source"].as_array().expect("them").iter().filter_map(Value::as_u64).collect();
-    assert_eq!(at, latents.iter().map(|&p| p as u64).collect::<Vec<_>>());
+    assert_eq!(meta("positions")["latent.hook_source"], serde_json::json!(latents));
 }
 
 #[test]
@@ -112,7 +67,7 @@ fn a_selection_can_be_recorded() {
     let file = dir.path().join("part");
     let hooks = "blocks.-1.hook_resid_post@latent[*,2],boundary.hook_logits,blocks.0.attn.hook_pattern@pos[3]";
     let trace = generate(&["--record", hooks, "--out", text(&file)])["trace"].clone();
-    let (recorded, _) = load(&file);
+    let recorded = load_tensors(&file);
     let positions = trace["positions"].as_array().expect("positions");
     let blocks = positions.iter().filter(|p| p["kind"] == "swi").count();
     let prompt = trace["prompt"].as_array().map_or(0, Vec::len);
@@ -151,7 +106,7 @@ fn noise_differs_by_point_and_position_and_is_reproducible() {
             ("blocks.*.hook_resid_post@prompt=random_norm", "blocks.0.hook_resid_post@text[0]=random_norm");
         let recording = ["--record", "blocks.*.hook_resid_post", "--out", text(&file)];
         generate(&[&["--hook", all, "--hook", again], &recording[..]].concat());
-        load(&file).0
+        load_tensors(&file)
     };
     let (one, same) = (recorded("one"), recorded("same"));
     let prompt = generate(&[])["trace"]["prompt"].as_array().map_or(0, Vec::len);
@@ -188,7 +143,7 @@ fn zero_at_the_latents_equals_intervene() {
         let [k_min, k_cap, most] = [k_min, k_cap, most].map(|n| n.to_string());
         let base = ["generate", MICRO, "--json", "--k-min", &k_min, "--k-cap", &k_cap, "--max-new-tokens", &most];
         let of = |more: &[&str]| -> Value {
-            let out = done(&[&base[..], &["--ids", &ids.join(",")], more].concat());
+            let out = run_probe(&[&base[..], &["--ids", &ids.join(",")], more].concat());
             serde_json::from_str(&out).expect("JSON")
         };
         let zeroed = of(&["--hook", "latent.hook_injected=zero"]);
@@ -206,15 +161,16 @@ fn an_added_vector_is_in_the_recording() {
     let [by, normal, added] = ["by", "normal", "added"].map(|name| dir.path().join(name));
     let hook = "blocks.1.hook_resid_mid";
     let base = ["activations", MICRO, "--prompt", PROMPT, "--hooks", hook, "--out"];
-    done(&[&base[..], &[text(&normal)]].concat());
-    let (before, _) = load(&normal);
+    run_probe(&[&base[..], &[text(&normal)]].concat());
+    let before = load_tensors(&normal);
     let (shape, old) = &before[hook];
     let d = shape[2];
     let values: Vec<f32> = (0..d).map(|i| i as f32 / 10.0 - 1.0).collect();
-    vector(&by, "direction", &values);
+    let direction = HostTensor::new(vec![d], values.clone()).expect("fits");
+    save_tensors(&by, [("direction".to_owned(), &direction)]);
     let edit = format!("{hook}@pos[4]=add:{}", text(&by));
-    done(&[&base[..], &[text(&added), "--hook", &edit]].concat());
-    let (after, _) = load(&added);
+    run_probe(&[&base[..], &[text(&added), "--hook", &edit]].concat());
+    let after = load_tensors(&added);
     for (position, (new, old)) in after[hook].1.chunks(d).zip(old.chunks(d)).enumerate() {
         let expected = |i: usize| if position == 4 { old[i] + values[i] } else { old[i] };
         assert!(new.iter().enumerate().all(|(i, x)| *x == expected(i)), "position {position}");
@@ -222,17 +178,17 @@ fn an_added_vector_is_in_the_recording() {
     // A recording of a position that counts from the end.
     let (last, swapped) = (dir.path().join("last"), dir.path().join("swapped"));
     let from_end = format!("{hook}@pos[-1]");
-    done(&["activations", MICRO, "--prompt", PROMPT, "--hooks", &from_end, "--out", text(&last)]);
+    run_probe(&["activations", MICRO, "--prompt", PROMPT, "--hooks", &from_end, "--out", text(&last)]);
     let edit = format!("{hook}@pos[4]=swap:{}", text(&last));
-    done(&[&base[..], &[text(&swapped), "--hook", &edit]].concat());
-    assert_eq!(load(&swapped).0[hook].1[4 * d..5 * d], load(&last).0[&from_end].1);
+    run_probe(&[&base[..], &[text(&swapped), "--hook", &edit]].concat());
+    assert_eq!(load_tensors(&swapped)[hook].1[4 * d..5 * d], load_tensors(&last)[&from_end].1);
     // The vector at a hook point of another size, and a file with many rows.
     let rows = dir.path().join("rows.jsonl");
     std::fs::write(&rows, "{\"ids\": [1, 2]}\n{\"ids\": [1, 3]}\n").expect("writes");
     let many = dir.path().join("many");
-    done(&["activations", MICRO, "--prompts", text(&rows), "--hooks", hook, "--out", text(&many)]);
+    run_probe(&["activations", MICRO, "--prompts", text(&rows), "--hooks", hook, "--out", text(&many)]);
     let refuse = |edit: &str, parts: &[&str]| {
-        refused(&[&base[..], &[text(&added), "--hook", edit]].concat(), parts);
+        probe_refuses(&[&base[..], &[text(&added), "--hook", edit]].concat(), parts);
     };
     refuse(&format!("blocks.1.attn.hook_z=swap:{}", text(&by)), &["`direction`", &format!("[{d}]"), "expected"]);
     refuse(&format!("{hook}=swap:{}", text(&many)), &["2 sequences"]);
@@ -247,8 +203,8 @@ fn another_name_of_a_point_is_recorded_at_the_last_position() {
     let dir = tempfile::tempdir().expect("a folder");
     let out = dir.path().join("last");
     let hook = "blocks.0.mlp.in.hook_out@pos[-1]";
-    done(&["activations", "fixtures/tiny/gpt2_tied", "--ids", "1,2,3", "--hooks", hook, "--out", text(&out)]);
-    assert_eq!(load(&out).0.into_keys().collect::<Vec<_>>(), ["blocks.0.mlp.hook_pre@pos[-1]"]);
+    run_probe(&["activations", "fixtures/tiny/gpt2_tied", "--ids", "1,2,3", "--hooks", hook, "--out", text(&out)]);
+    assert_eq!(load_tensors(&out).into_keys().collect::<Vec<_>>(), ["blocks.0.mlp.hook_pre@pos[-1]"]);
 }
 
 #[test]
@@ -258,19 +214,19 @@ fn a_latent_of_another_run_can_be_swapped_in() {
     let other = "<bos> a = 3 ; h = a * 2 ; c = h - a ; ? c :";
     let point = "latent.hook_injected";
     let step = format!("{point}@latent[1,2]");
-    done(&["generate", MICRO, "--prompt", other, "--record", &step, "--out", text(&donor)]);
-    let given = &load(&donor).0[&step].1;
+    run_probe(&["generate", MICRO, "--prompt", other, "--record", &step, "--out", text(&donor)]);
+    let given = &load_tensors(&donor)[&step].1;
     // A recording of one position fits any position: the donor's second latent replaces this row's first.
     let edit = format!("{point}@latent[1,1]=swap:{}", text(&donor));
     generate(&["--hook", &edit, "--record", &format!("{point}@latent[1,1]"), "--out", text(&after)]);
-    assert_eq!(&load(&after).0[&format!("{point}@latent[1,1]")].1, given);
+    assert_eq!(&load_tensors(&after)[&format!("{point}@latent[1,1]")].1, given);
 }
 
 #[test]
 fn learned_positions_limit_a_generation() {
     for new in ["47", "18446744073709551615"] {
         let args = ["generate", "fixtures/tiny/gpt2_tied", "--ids", "1,2", "--max-new-tokens", new];
-        refused(&args, &["exceed the 48 positions"]);
+        probe_refuses(&args, &["exceed the 48 positions"]);
     }
 }
 
@@ -279,8 +235,10 @@ fn a_chat_template_needs_text() {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("prompts.jsonl");
     std::fs::write(&file, "{\"prompt\": \"Hi\"}\n{\"ids\": [1, 2, 4]}\n").expect("writes");
-    let (code, out, said) = probe(&["generate", "fixtures/released/base", "--chat", "--prompts", text(&file)]);
-    assert!(code == Some(2) && out.is_empty() && said.contains("prompts.jsonl:2: `ids` with --chat"), "{out}{said}");
+    let output = offline("probe", &["generate", "fixtures/released/base", "--chat", "--prompts", text(&file)]).output();
+    let output = output.expect("it runs");
+    let said = text_of(&output);
+    assert!(output.status.code() == Some(2) && said.contains("prompts.jsonl:2: `ids` with --chat"), "{said}");
 }
 
 /// With the row's own random draws, and although the second change fires in other rows only.
@@ -292,7 +250,7 @@ fn the_lens_of_a_batch_reads_the_run_of_each_row() {
     std::fs::write(&file, lines.concat()).expect("writes");
     for change in ["latent[*,*]=random_norm", "text[6]=scale:1.01"] {
         let hook = format!("blocks.1.hook_resid_post@{change}");
-        let out = done(&["generate", MICRO, "--prompts", text(&file), "--hook", &hook, "--lens=30", "--json"]);
+        let out = run_probe(&["generate", MICRO, "--prompts", text(&file), "--hook", &hook, "--lens=30", "--json"]);
         assert_eq!(out.lines().count(), 3, "{change}");
         for line in out.lines() {
             let row: Value = serde_json::from_str(line).expect("JSON");
@@ -318,7 +276,7 @@ fn a_hook_of_known_rows_equals_that_of_a_forward() {
     let written: Vec<String> = ids.iter().map(u32::to_string).collect();
     let edit = "blocks.1.attn.hook_z@pos[2]=scale:-0.5";
     let args = ["activations", MICRO, "--ids", &written.join(","), "--logits", "--hook", edit, "--out", text(&out)];
-    done(&args);
+    run_probe(&args);
     let model = Decoder::load(&ModelFiles::open(MICRO).expect("opens"), &Device::flex()).expect("loads");
     let spec: HookSpec = "blocks.1.attn.hook_z@pos[2]".parse().expect("a hook");
     let mut hooks = Hooks::none();
@@ -328,7 +286,7 @@ fn a_hook_of_known_rows_equals_that_of_a_forward() {
     };
     hooks.replace(&spec, 4, half).expect("attached");
     let logits = crate::common::values(&model.logits(&[ids.to_vec()], &mut hooks).expect("a forward"));
-    let off = crate::common::relative(&load(&out).0["logits"].1, &logits);
+    let off = crate::common::relative(&load_tensors(&out)["logits"].1, &logits);
     assert!(off < 1e-6, "off by {off:e}");
     let normal = crate::common::values(&model.logits(&[ids.to_vec()], &mut Hooks::none()).expect("a forward"));
     assert!(crate::common::relative(&logits, &normal) > 1e-3, "the hook did nothing");
@@ -338,8 +296,8 @@ fn a_hook_of_known_rows_equals_that_of_a_forward() {
 fn the_list_of_hooks_matches_the_model() {
     let dir = tempfile::tempdir().expect("a folder");
     let file: PathBuf = dir.path().join("all");
-    let list = done(&["generate", MICRO, "--list-hooks"]);
-    assert_eq!(done(&["activations", MICRO, "--list-hooks"]), list);
+    let list = run_probe(&["generate", MICRO, "--list-hooks"]);
+    assert_eq!(run_probe(&["activations", MICRO, "--list-hooks"]), list);
     assert!(list.lines().all(|line| line.chars().count() <= 100), "{list}");
     let shapes: BTreeMap<String, String> = (list.lines().skip(1))
         .map(|line| {
@@ -349,7 +307,7 @@ fn the_list_of_hooks_matches_the_model() {
         .collect();
     let hooks = format!("{ALL},blocks.*.attn.hook_result,boundary.hook_logits");
     generate(&["--record", &hooks, "--out", text(&file)]);
-    let (recorded, _) = load(&file);
+    let recorded = load_tensors(&file);
     let mut seen = BTreeMap::new();
     for (name, (shape, _)) in &recorded {
         let parts: Vec<&str> = name.split('.').collect();
@@ -366,7 +324,7 @@ fn the_list_of_hooks_matches_the_model() {
         seen.insert(pattern, ());
     }
     assert!(seen.keys().eq(shapes.keys()), "{:?}", shapes.keys());
-    assert!(!done(&["generate", TEXT, "--list-hooks"]).contains("latent."), "it has no latent steps");
+    assert!(!run_probe(&["generate", TEXT, "--list-hooks"]).contains("latent."), "it has no latent steps");
 }
 
 #[test]
@@ -374,7 +332,7 @@ fn impossible_hooks_are_errors_before_any_work() {
     let dir = tempfile::tempdir().expect("a folder");
     let out = dir.path().join("out");
     let refuse = |model: &str, more: &[&str], parts: &[&str]| {
-        refused(&[&["generate", model, "--ids", "5,6", "--max-new-tokens", "9"], more].concat(), parts);
+        probe_refuses(&[&["generate", model, "--ids", "5,6", "--max-new-tokens", "9"], more].concat(), parts);
         assert!(!out.exists(), "a file was written for {more:?}");
     };
     let edit = |edit: &str, parts: &[&str]| refuse(MICRO, &["--hook", edit], parts);
@@ -399,38 +357,11 @@ fn impossible_hooks_are_errors_before_any_work() {
     record("blocks.*.hook_resid_pots", &["did you mean"]);
     record("blocks.0.hook_resid_post@latent[1,6]", &["5 latent steps at most"]);
     let args = ["generate", MICRO, "--ids", "5", "--record", "hook_embed", "--out", "/no/folder/x"];
-    refused(&args, &["/no/folder"]);
+    probe_refuses(&args, &["/no/folder"]);
     // This prompt opens no such block: an error after the run, and no file.
     let never = ["--prompt", PROMPT, "--hook", "blocks.0.hook_resid_post@latent[9,1]=zero"];
-    refused(&[&["generate", MICRO][..], &never].concat(), &["never fired", "latent steps in"]);
+    probe_refuses(&[&["generate", MICRO][..], &never].concat(), &["never fired", "latent steps in"]);
     let never = ["--prompt", PROMPT, "--record", "hook_embed@latent[9,1]", "--out", text(&out)];
-    refused(&[&["generate", MICRO][..], &never].concat(), &["never fired", "latent steps in"]);
+    probe_refuses(&[&["generate", MICRO][..], &never].concat(), &["never fired", "latent steps in"]);
     assert!(!out.exists());
-}
-
-#[test]
-fn a_recording_covers_several_calls() {
-    let model = Decoder::load(&ModelFiles::open(MICRO).expect("opens"), &Device::flex()).expect("loads");
-    let layers = model.config().num_hidden_layers;
-    let specs: Vec<HookSpec> =
-        ["blocks.*.hook_resid_post", "blocks.0.attn.hook_pattern"].iter().map(|s| s.parse().expect("a hook")).collect();
-    let record = |ids: &[Vec<u32>]| -> Vec<RecordedTensor> {
-        let recording = Recording::for_model(&specs, model.config()).expect("hooks");
-        let mut hooks = Hooks::none();
-        recording.attach(&mut hooks, layers).expect("attached");
-        model.logits(ids, &mut hooks).expect("a forward");
-        drop(hooks);
-        recording.tensors(ids.len()).expect("tensors")
-    };
-    let both = record(&[vec![3, 5, 8], vec![4, 6, 7]]);
-    let names: Vec<&str> = both.iter().map(|t| t.name.as_str()).collect();
-    assert_eq!(names[..2], ["blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]);
-    assert_eq!(names[4], "blocks.0.attn.hook_pattern");
-    let alone = record(&[vec![4, 6, 7]]);
-    for (both, alone) in both.iter().zip(&alone) {
-        let second = &both.data[both.data.len() / 2..];
-        assert!(crate::common::relative(second, &alone.data) < 1e-5, "{}", both.name);
-    }
-    let unused = Recording::for_model(&specs, model.config()).expect("hooks");
-    assert!(unused.tensors(1).is_err_and(|error| error.to_string().contains("never fired")));
 }

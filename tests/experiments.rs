@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use crate::common::programs::{copy, done, program, refused};
+use switchyard::experiments::film;
 use switchyard::experiments::latent_intervention::{Config, rows};
-use switchyard::experiments::{film, teacher_forced};
-use switchyard::schema::{Event, InterventionRow, Steps};
+use switchyard::schema::{InterventionRow, Steps};
 use switchyard::store::{read, read_flat};
 use switchyard::study::Study;
 use switchyard::study::modes::MODES;
@@ -112,31 +112,24 @@ fn random_draws_follow_the_seed() {
 }
 
 #[test]
-fn swi_is_at_the_annotated_positions() {
-    let study = Study::open(&micro(), "sft", Some(200), 0).expect("the micro fixture");
-    let rows = teacher_forced::rows(&study, &teacher_forced::Config {}).expect("rows");
-    let p = |event| rows.iter().find(|r| r.event == event).expect("a class").p_swi;
-    assert!(p(Event::SwiStart).low > 50.0 * p(Event::Other).high, "{:?}", rows);
-    assert!(p(Event::SwiStart).low > p(Event::SameToken).high);
-}
-
-#[test]
 fn there_is_no_step_0() {
     refused(program("intervene").args(["--steps", "0"]), &["`0`", "count from 1"]);
 }
 
 #[test]
-fn no_steps_and_no_draws_are_refused_by_name() {
+fn settings_out_of_range_are_refused_before_any_experiment_runs() {
     let none = film::Config { steps: 0, ..film::Config::default() };
     let error = film::rows(&study("sft", Some(2), 0), &none).expect_err("no steps").to_string();
-    assert_eq!(error, "film.steps must be at least 1, found 0");
+    assert!(error.starts_with("film.steps must be a whole number from 1 to "), "{error}");
     let out = tempfile::tempdir().expect("a folder");
-    for setting in ["card.steps=0", "card.draws=0"] {
+    for setting in ["card.steps=0", "card.margin=0.6", "film.steps=0", "pass_at_k.temperature=0"] {
+        let (name, _) = setting.split_once('.').expect("a setting");
+        let (only, out) = (format!("traces,{name}"), out.path().join(setting));
         let mut command = program("probe");
-        command.args(["fixtures/micro", "--phase", "sft", "--problems", "2", "--only", "card", "--set", setting]);
-        let output = command.arg("--out").arg(out.path().join(setting)).output().expect("probe");
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(error.contains("card.steps and card.draws must be at least 1"), "{error}");
+        command.args(["fixtures/micro", "--phase", "sft", "--problems", "2", "--only", &only, "--set", setting]);
+        let output = command.arg("--out").arg(&out).output().expect("probe");
+        let (error, key) = (String::from_utf8_lossy(&output.stderr), setting.split('=').next().unwrap_or_default());
+        assert!(error.contains(&format!("settings.{key} must be")) && !out.exists(), "{error}");
     }
 }
 

@@ -25,6 +25,10 @@ fn wobble(i: usize) -> f64 {
     ((i * 7919 % 101) as f64 / 101.0 - 0.5) * 2.0
 }
 
+fn chart(lines: Vec<Line>) -> Figure {
+    Figure::Lines(LineChart { title: "t".into(), lines, ..LineChart::default() })
+}
+
 fn window() -> Figure {
     let line = |name: &str, peak: f64| {
         let points = (-8i32..=8).map(|k| {
@@ -268,19 +272,12 @@ fn undrawable_charts_are_errors_by_name() {
         assert!(message.contains(what), "'{message}' does not say '{what}'");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "a failed chart leaves no file");
     }
-    says(Figure::Lines(LineChart { title: "t".into(), ..LineChart::default() }), "chart 't' has no points");
-    let nan = LineChart { lines: vec![Line::band("a", vec![Point::bare(0.0, f64::NAN)])], ..LineChart::default() };
-    says(Figure::Lines(nan), "no finite values");
+    says(chart(vec![]), "chart 't' has no points");
+    says(chart(vec![Line::band("a", vec![Point::bare(0.0, f64::NAN)])]), "no finite values");
     says(Figure::HeatMap(HeatMap { cells: vec![vec![]], ..heat() }), "cells are not 12 rows × 8 columns");
-    says(
-        Figure::Ecdf(Ecdf {
-            title: "t".into(),
-            x: Axis::default(),
-            of: "x".into(),
-            samples: vec![("a".into(), vec![])],
-        }),
-        "sample 'a' is empty",
-    );
+    let samples = vec![("a".into(), vec![])];
+    let ecdf = Ecdf { title: "t".into(), x: Axis::default(), of: "x".into(), samples };
+    says(Figure::Ecdf(ecdf), "sample 'a' is empty");
     let Figure::Bars(mut chart) = bars() else { unreachable!() };
     chart.series[0].values.pop();
     says(Figure::Bars(chart), "'all (n=500)' has 4 values for 5 categories");
@@ -305,8 +302,7 @@ fn undrawable_charts_are_errors_by_name() {
 
 fn lines(names: &[&str], y: f64) -> Figure {
     let line = |name: &&str| Line::bars(name, vec![Point::bare(0.0, y), Point::bare(1.0, y + 0.02)]);
-    let lines = names.iter().map(line).collect();
-    Figure::Lines(LineChart { title: "t".into(), lines, ..LineChart::default() })
+    chart(names.iter().map(line).collect())
 }
 
 /// Colours of the legend: for each name, the colour of the line before it.
@@ -330,18 +326,16 @@ fn a_name_has_one_colour_in_all_panels_and_fourteen_names_fourteen() {
 
 #[test]
 fn a_legend_shows_only_drawn_lines() {
-    let chart = |joined: bool| {
+    let marks = |joined: bool| {
         let points = vec![Point::bare(0.0, 0.0), Point::bare(1.0, 1.0)];
-        let line = Line { joined, ..Line::bars("a", points) };
-        draw("marks", &[Figure::Lines(LineChart { lines: vec![line], ..LineChart::default() })]).0
+        draw("marks", &[chart(vec![Line { joined, ..Line::bars("a", points) }])]).0
     };
     let coloured = |svg: &str| svg.matches("stroke=\"#0072B2\"").count();
-    assert_eq!(coloured(&chart(true)), 2, "the line and its key");
-    assert_eq!(coloured(&chart(false)), 0);
+    assert_eq!(coloured(&marks(true)), 2, "the line and its key");
+    assert_eq!(coloured(&marks(false)), 0);
     // A single point has a marker and no line.
     for line in [Line::bars, Line::band] {
-        let lines = vec![line("a", vec![Point::bare(1.0, 1.0)])];
-        let (svg, _) = draw("lone", &[Figure::Lines(LineChart { lines, ..LineChart::default() })]);
+        let (svg, _) = draw("lone", &[chart(vec![line("a", vec![Point::bare(1.0, 1.0)])])]);
         assert_eq!((coloured(&svg), svg.matches("<circle").count()), (0, 2), "the point and its key");
     }
 }

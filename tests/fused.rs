@@ -233,61 +233,6 @@ proptest! {
     }
 }
 
-/// Central differences of the weighted sum, in a random direction.
-fn finite_difference<const R: usize>(x: &TensorData, f: impl Fn(Tensor<R>) -> f64) -> (f64, Vec<f32>) {
-    let shape: [usize; R] = std::array::from_fn(|i| x.shape()[i]);
-    let along = noise(shape, 5, 1.0);
-    let step = 1e-2;
-    let at = |sign: f32| {
-        let device = Device::flex();
-        let (x, d) = (Tensor::<R>::from_data(x.clone(), &device), Tensor::<R>::from_data(along.clone(), &device));
-        f(x + d.mul_scalar(sign * step))
-    };
-    ((at(1.0) - at(-1.0)) / (2.0 * f64::from(step)), along.try_to_vec::<f32>().expect("values"))
-}
-
-#[test]
-fn gradients_are_the_slopes() {
-    let x = noise([3, 17], 1, 1.5);
-    let device = Device::flex();
-    let weight = Tensor::<1>::from_data(noise([17], 2, 1.0), &device);
-    type Case<'a> = (&'a str, Box<dyn Fn(Tensor<2>) -> Tensor<2> + 'a>);
-    let cases: Vec<Case> = vec![
-        ("rms_norm", Box::new(|x| ops::rms_norm(x, weight.clone(), 1e-6))),
-        ("swiglu", Box::new(|x| ops::swiglu(x.clone(), x.mul_scalar(0.5) + 1.0))),
-        ("pattern", Box::new(|x| ops::grouped_pattern(x.unsqueeze::<4>(), None).reshape([3, 17]))),
-        (
-            "attend",
-            Box::new(|x| {
-                let heads = |x: Tensor<2>| x.narrow(1, 0, 16).reshape([1, 3, 2, 8]);
-                let kv = || heads(x.clone()).narrow(2, 0, 1).swap_dims(1, 2);
-                ops::attend(heads(x.clone()), kv(), kv().mul_scalar(2.0), None).reshape([3, 16])
-            }),
-        ),
-        (
-            "head_loss",
-            Box::new(|x| {
-                let head = x.clone().narrow(1, 0, 5).transpose().slice([0..5, 0..3]);
-                let (loss, _) = ops::head_loss(x.narrow(1, 5, 5), head, Targets::new(vec![2, 0, 1]));
-                loss.reshape([3, 1])
-            }),
-        ),
-    ];
-    for (name, f) in cases {
-        let weighted = |out: Tensor<2>| {
-            let dims = out.dims();
-            let weights = Tensor::<2>::from_data(noise(dims, 7, 1.0), &out.device());
-            (out * weights).sum()
-        };
-        let (slope, along) = finite_difference::<2>(&x, |x| f64::from(weighted(f(x)).into_scalar::<f32>()));
-        let tracked = Tensor::<2>::from_data(x.clone(), &device.clone().autodiff()).require_grad();
-        let grads = weighted(f(tracked.clone())).backward();
-        let ours = values(&tracked.grad(&grads).expect("a gradient"));
-        let dot: f64 = ours.iter().zip(&along).map(|(g, d)| f64::from(*g) * f64::from(*d)).sum();
-        assert!((dot - slope).abs() < 2e-3 * slope.abs().max(1.0), "{name}: {dot} along, slope {slope}");
-    }
-}
-
 #[test]
 fn a_mask_made_on_the_device_equals_the_hosts() {
     use burn::tensor::DType;

@@ -7,7 +7,6 @@ use crate::common::{assert_ends, real_data};
 use proptest::prelude::*;
 use serde_json::Value;
 use std::path::PathBuf;
-use std::sync::OnceLock;
 use switchyard::grade::{Grader, Grading, Rule, extract, grade};
 use switchyard_programs::commands::grade::grade_file;
 
@@ -34,8 +33,7 @@ fn disagreements(rows: &[Value]) -> Vec<(&str, &str)> {
 
 #[test]
 fn agrees_with_math_verify_on_the_fixture() {
-    let path = PathBuf::from(".").join("fixtures/grader/pairs.jsonl");
-    let rows = rows(path);
+    let rows = rows("fixtures/grader/pairs.jsonl".into());
     assert!(rows.len() > 150);
     assert_eq!(disagreements(&rows), [], "of {} pairs", rows.len());
 }
@@ -347,7 +345,7 @@ fn strict_grading_matches_the_judged_pairs() {
     let strict = Grading { strict: true, ..Grading::default() };
     as_judged(&own("strict"), strict);
     // Strictly right is right.
-    let fixture = rows(PathBuf::from(".").join("fixtures/grader/pairs.jsonl"));
+    let fixture = rows("fixtures/grader/pairs.jsonl".into());
     for row in &fixture {
         let (gold, pred) = (field(row, "gold"), field(row, "pred"));
         assert!(!strict.grade(gold, pred).equal || grade(gold, pred).equal, "{gold} | {pred}");
@@ -460,25 +458,6 @@ proptest! {
         pred in proptest::collection::vec(proptest::sample::select(pieces(PIECES)), 0..60),
     ) {
         ends(&format!("${}$", gold.concat()), &format!("${}$", pred.concat()));
-    }
-
-    #[test]
-    fn mutated_answers_are_graded(
-        row in 0usize..150,
-        cuts in proptest::collection::vec((0.0f64..1.0, 0.0f64..1.0, proptest::sample::select(pieces(PIECES))), 1..6),
-    ) {
-        static ROWS: OnceLock<Vec<Value>> = OnceLock::new();
-        let fixture = || rows(PathBuf::from(".").join("fixtures/grader/pairs.jsonl"));
-        let row = &ROWS.get_or_init(fixture)[row];
-        let mut pred: Vec<char> = field(row, "pred").chars().collect();
-        for (at, length, piece) in cuts {
-            let i = (at * pred.len() as f64) as usize;
-            let j = i + (length * length * (pred.len() - i) as f64) as usize;
-            pred.splice(i..j, piece.chars());
-        }
-        let pred: String = pred.into_iter().collect();
-        ends(field(row, "gold"), &pred);
-        ends(&pred, field(row, "gold"));
     }
 
     #[test]

@@ -10,10 +10,8 @@ use crate::common::programs::{done, program};
 
 const RECIPE: &str = "fixtures/hacking.toml";
 
-type FlatRow = Map<String, Value>;
-
 /// The steps of a run, and its summary.
-fn trained(folder: &Path, name: &str, set: &[&str]) -> (Vec<FlatRow>, String) {
+fn trained(folder: &Path, name: &str, set: &[&str]) -> (Vec<Map<String, Value>>, String) {
     let out = folder.join(name);
     let mut command = program("train");
     command.args(["--threads", "1", "--preset", RECIPE, "--out"]).arg(&out);
@@ -25,7 +23,7 @@ fn trained(folder: &Path, name: &str, set: &[&str]) -> (Vec<FlatRow>, String) {
     (steps, std::fs::read_to_string(out.join("summary.md")).expect("a summary"))
 }
 
-fn mean(rows: &[FlatRow], column: &str) -> f64 {
+fn mean(rows: &[Map<String, Value>], column: &str) -> f64 {
     rows.iter().filter_map(|row| row[column].as_f64()).sum::<f64>() / rows.len() as f64
 }
 

@@ -118,9 +118,7 @@ fn every_intervention_runs_at_every_point_of_every_family_or_fails() {
             stop: vec![],
             ..loaded.settings()
         };
-        let request =
-            |problem: usize, prompt: &[u32]| Request { problem, prompt: prompt.to_vec(), rollout: 0, limit: None };
-        let requests = [request(0, &[5, 3, 8]), request(1, &[7, 2, 9])];
+        let requests = Request::all([vec![5, 3, 8], vec![7, 2, 9]]);
         let log = || ChangeLog::from_requests(&requests);
         let run = |hooks: &mut Hooks| {
             let traces = decode(Decode { switch, ..loaded.decode(&settings) }, &requests, 1, hooks).expect("decodes");

@@ -72,8 +72,8 @@ fn settings(temperature: f64) -> DecodeSettings {
 }
 
 fn requests() -> Vec<Request> {
-    let prompt = |problem: usize| (0..3 + problem as u32 % 4).map(|i| (11 * i + 5 * problem as u32) % 90).collect();
-    (0..6).map(|problem| Request { problem, prompt: prompt(problem), rollout: 0, limit: None }).collect()
+    let prompt = |problem: u32| (0..3 + problem % 4).map(|i| (11 * i + 5 * problem) % 90).collect();
+    Request::all((0..6).map(prompt))
 }
 
 fn how<'a>(model: &'a Decoder, source: &'a dyn LatentSource, settings: &'a DecodeSettings) -> Decode<'a> {

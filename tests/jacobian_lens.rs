@@ -4,7 +4,7 @@ use switchyard::experiments::jacobian_lens::{Config, rows, table};
 use switchyard::schema::{JacobianLensRow, Transport};
 
 use crate::common::circuit_models::study;
-use crate::common::known::{Purpose, micro};
+use crate::common::known::{Purpose, micro_on};
 
 fn of(rows: &[JacobianLensRow], lens: Transport, layer: usize) -> Vec<&JacobianLensRow> {
     rows.iter().filter(|r| r.lens == lens && r.layer == layer).collect()
@@ -29,16 +29,11 @@ fn a_read_latent_predicts_the_answer_and_an_idle_one_does_not() {
 
 #[test]
 fn the_same_command_gives_the_same_rows_on_any_number_of_threads() {
-    let micro = |threads| {
-        let mut study = micro("sft", 6);
-        study.threads = threads;
-        study
-    };
     let config = Config { problems: 6, layers: vec![0, 4], together: 64 };
-    let one = rows(&micro(1), &config).expect("rows");
-    assert_eq!(one, rows(&micro(3), &config).expect("rows"));
+    let one = rows(&micro_on(1, "sft", 6), &config).expect("rows");
+    assert_eq!(one, rows(&micro_on(3, "sft", 6), &config).expect("rows"));
     assert!(one.iter().all(|r| r.says_answer.n == one[0].identity.n && r.logprob.value <= 0.0));
     assert!(one.iter().all(|r| r.split_error.is_some() != (r.lens == Transport::Logit)));
-    let wrong = rows(&micro(1), &Config { layers: vec![5], ..config }).expect_err("refused").to_string();
+    let wrong = rows(&micro_on(1, "sft", 6), &Config { layers: vec![5], ..config }).expect_err("refused").to_string();
     assert!(wrong.contains("layer 5 does not exist, the model has 0 to 4"), "{wrong}");
 }

@@ -18,7 +18,7 @@ const CALLS: [&str; 7] = [
 
 /// A point of a run: the `number`th call of a kind.
 #[derive(Clone, Copy, Debug)]
-struct Point {
+struct KillPoint {
     call: &'static str,
     number: usize,
 }
@@ -76,8 +76,8 @@ fn run(line: &[String]) -> Output {
 }
 
 /// The same under strace, which injects `what` at a point, or from there on (`+`).
-fn injected(line: &[String], point: Point, what: &str, on: &str) -> Output {
-    let Point { call, number } = point;
+fn injected(line: &[String], point: KillPoint, what: &str, on: &str) -> Output {
+    let KillPoint { call, number } = point;
     let mut traced: Vec<String> =
         ["strace", "-f", "-qq", "--seccomp-bpf", "-o", "/dev/null", "-e"].map(str::to_owned).into();
     traced.push(format!("trace={call}"));
@@ -119,14 +119,15 @@ fn whole(temp: &Path) -> [usize; CALLS.len()] {
 }
 
 /// `wanted` points over all kinds of calls, evenly; `turn` shifts them.
-fn points(counts: [usize; CALLS.len()], wanted: usize, turn: usize) -> Vec<Point> {
+fn points(counts: [usize; CALLS.len()], wanted: usize, turn: usize) -> Vec<KillPoint> {
     let mut points = vec![];
     if wanted == 0 {
         return points;
     }
     for (call, total) in CALLS.into_iter().zip(counts) {
         let each = (total * CALLS.len() / wanted).max(1);
-        points.extend((1..=total).filter(|number| number % each == turn % each).map(|number| Point { call, number }));
+        points
+            .extend((1..=total).filter(|number| number % each == turn % each).map(|number| KillPoint { call, number }));
     }
     points
 }
@@ -139,7 +140,7 @@ fn finish(out: &Path) -> Result<(), String> {
 }
 
 /// Error of a run that was killed at a point, and again at `second` after its resume.
-fn killed(temp: &Path, at: Point, second: Option<Point>) -> Option<String> {
+fn killed(temp: &Path, at: KillPoint, second: Option<KillPoint>) -> Option<String> {
     let out = temp.join("broken");
     let _ = std::fs::remove_dir_all(&out);
     injected(&train(&out, false), at, "signal=KILL", "");
@@ -151,7 +152,7 @@ fn killed(temp: &Path, at: Point, second: Option<Point>) -> Option<String> {
 }
 
 /// Error of a run whose disk was full from a point on.
-fn full(temp: &Path, at: Point) -> Option<String> {
+fn full(temp: &Path, at: KillPoint) -> Option<String> {
     let out = temp.join("full");
     let _ = std::fs::remove_dir_all(&out);
     let output = injected(&train(&out, false), at, "error=ENOSPC", "+");
@@ -187,10 +188,10 @@ fn attack(victim: Victim, kills: usize, pairs: usize, refusals: usize) {
     wrong.extend(once.iter().filter_map(|at| killed(temp.path(), *at, None)));
     let (first, then) = (points(counts, pairs, 1), points(counts, pairs, 2));
     // The second kill is soon after the resume, at its first writes.
-    let soon = |at: &Point| Point { number: at.number % 40 + 1, ..*at };
+    let soon = |at: &KillPoint| KillPoint { number: at.number % 40 + 1, ..*at };
     let twice: Vec<_> = first.iter().zip(then.iter().rev()).map(|(at, second)| (*at, soon(second))).collect();
     wrong.extend(twice.iter().filter_map(|(at, second)| killed(temp.path(), *at, Some(*second))));
-    let refused: Vec<Point> = points(counts, refusals, 3).into_iter().filter(|at| at.call != "ftruncate").collect();
+    let refused: Vec<KillPoint> = points(counts, refusals, 3).into_iter().filter(|at| at.call != "ftruncate").collect();
     wrong.extend(refused.iter().filter_map(|at| full(temp.path(), *at)));
     let [once, twice, refused] = [once.len(), twice.len(), refused.len()];
     println!("calls {CALLS:?} {counts:?}: {once} kills, {twice} pairs of kills, {refused} full disks");

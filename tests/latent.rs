@@ -1,6 +1,6 @@
 //! The recurrence against its definition, and invariants of the decoder.
 
-use crate::common::{naive, relative, tiny, tiny_config, values};
+use crate::common::{naive, relative, tiny, tiny_config, tiny_on, values};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor};
 use proptest::prelude::*;
@@ -76,8 +76,7 @@ fn a_batch_costs_one_call_plus_one_per_latent_of_its_longest_row() {
 }
 
 fn requests(n: usize) -> Vec<Request> {
-    let prompt = |i: usize| (0..2 + i % 5).map(|t| ((i * 7 + t * 3) % 21) as u32).collect();
-    (0..n).map(|i| Request { problem: i, prompt: prompt(i), rollout: 0, limit: None }).collect()
+    Request::all((0..n).map(|i| (0..2 + i % 5).map(|t| ((i * 7 + t * 3) % 21) as u32).collect()))
 }
 
 fn settings(temperature: f64) -> DecodeSettings {
@@ -379,12 +378,8 @@ fn through_gradients_agree(source: &Source) {
     let rows = vec![vec![3, 5, 21, 23, 23, 23, 22, 7], vec![4, 21, 23, 22, 9, 21, 23, 23, 22, 2]];
     let device = Device::flex();
     let base = tiny(7);
-    let model = Decoder::from_weights(base.config(), &device.clone().autodiff(), {
-        let held: std::collections::BTreeMap<_, _> = base.export().expect("weights").into_iter().collect();
-        move |name| Ok(held[name].clone())
-    })
-    .expect("a model")
-    .cast(FloatDType::F64);
+    let held: std::collections::BTreeMap<_, _> = base.export().expect("weights").into_iter().collect();
+    let model = tiny_on(&device.clone().autodiff(), 7).cast(FloatDType::F64);
     let loss = probe_loss(&model, &rows, source, Gradient::Through);
     let grads = GradientsParams::from_grads(loss.backward(), &model);
     let by_name = gradients_by_name(&model, &grads).expect("gradients");
@@ -401,7 +396,6 @@ fn through_gradients_agree(source: &Source) {
         let (_, grad) = by_name.iter().find(|(n, _)| n == name).expect("a gradient for every parameter");
         for entry in entries {
             let at = |delta: f32| -> f64 {
-                let held: std::collections::BTreeMap<_, _> = base.export().expect("weights").into_iter().collect();
                 let moved = Decoder::from_weights(base.config(), &device, |n| {
                     let mut t = held[n].clone();
                     if n == name {
@@ -413,8 +407,7 @@ fn through_gradients_agree(source: &Source) {
                 probe_loss(&moved, &rows, source, Gradient::Through).into_scalar::<f64>()
             };
             // The actual step of the f32 weights.
-            let held = base.export().expect("weights");
-            let value = held.iter().find(|(n, _)| n == name).expect("a weight").1.data[entry];
+            let value = held[name].data[entry];
             let width = f64::from(value + step) - f64::from(value - step);
             let numeric = (at(step) - at(-step)) / width;
             let ours = f64::from(grad.data[entry]);
@@ -426,12 +419,7 @@ fn through_gradients_agree(source: &Source) {
 
 #[test]
 fn frozen_latents_pass_no_gradient() {
-    let device = Device::flex().autodiff();
-    let model = {
-        let base = tiny(7);
-        let held: std::collections::BTreeMap<_, _> = base.export().expect("weights").into_iter().collect();
-        Decoder::from_weights(base.config(), &device, |n| Ok(held[n].clone())).expect("a model")
-    };
+    let model = tiny_on(&Device::flex().autodiff(), 7);
     // The loss reads the state at the last latent: everything before it is frozen.
     let rows = vec![vec![3, 5, 21, 23, 23]];
     let gradient_of = |gradient| {
@@ -494,7 +482,7 @@ fn a_repeated_selected_cut_or_detached_cache_continues_like_its_rows_alone() {
     assert_eq!((fork.width(), whole.width()), (4, 5));
     let again = next(&mut whole.truncate(4).detach(), 4);
     assert!(relative(&again, &plain) < 1e-6);
-    let repeated = next(&mut fork.repeat(2), 4);
+    let repeated = next(&mut fork.keep(&[0, 0, 1, 1]), 4);
     for (row, from) in [0, 0, 1, 1].into_iter().enumerate() {
         assert!(relative(&repeated[row * d..(row + 1) * d], &plain[from * d..(from + 1) * d]) < 1e-6);
     }

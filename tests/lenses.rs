@@ -1,20 +1,18 @@
 //! Accuracy, traces, positions and lenses on the committed micro checkpoints, and on SmolLM2 if available.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::common::known::micro;
+use crate::common::known::{micro, micro_on};
 use crate::common::programs::{done, program, refused};
+use crate::common::{real_data, smollm2};
 use switchyard::evaluation::evaluate;
-use switchyard::experiments::{
-    ALL, Journal, Run, Settings, accuracy, entropy, logit_lens, outcomes, positions, traces,
-};
+use switchyard::experiments::{accuracy, entropy, logit_lens, outcomes, positions, traces};
 use switchyard::latent::Switching;
 use switchyard::latent::trace::{End, PositionRole};
 use switchyard::machine::Machine;
 use switchyard::method::Recipe;
 use switchyard::nth::Nth;
-use switchyard::schema::{AccuracyRow, Lens, LensRow, Opening, PositionRow, ResponseRow};
-use switchyard::store::read;
+use switchyard::schema::{AccuracyRow, Lens, LensRow, Opening};
 use switchyard::study::{ProblemChoice, Study};
 
 fn of<'r>(rows: &'r [AccuracyRow], group: &str) -> &'r AccuracyRow {
@@ -134,30 +132,6 @@ fn positions_rebuild_the_traces() {
     assert!(rows.iter().all(|r| r.problem < 24));
 }
 
-/// Rows of every experiment in this file read back unchanged, with their identity.
-#[test]
-fn rows_read_back() {
-    let study = micro("grpo", 60);
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    for name in ["accuracy", "outcomes", "traces", "entropy", "positions", "logit_lens"] {
-        let experiment = ALL.iter().find(|e| e.name == name).expect("in the list");
-        let settings = Settings::default();
-        let files = experiment.files(&settings);
-        let mut journal = Journal::new(folder.path().into(), "grpo".into(), files, Default::default());
-        let Run::One(run) = experiment.run else { panic!("{name} needs more than a checkpoint") };
-        assert!(!run(&study, &settings, &mut journal).expect("rows").is_empty());
-    }
-    let file = |name: &str| folder.path().join(format!("{name}-grpo.parquet"));
-    let direct = traces::rows(&study, &traces::Config {}).expect("rows");
-    assert_eq!(read::<ResponseRow>(&file("traces")).expect("typed rows"), direct);
-    let direct = positions::rows(&study, &positions::Config::default()).expect("rows");
-    assert_eq!(read::<PositionRow>(&file("positions")).expect("typed rows"), direct);
-    let direct = logit_lens::rows(&study, &logit_lens::Config::default()).expect("rows");
-    assert_eq!(read::<LensRow>(&file("logit_lens")).expect("typed rows"), direct, "or the seed does not rule");
-    let direct = accuracy::rows(&study, &accuracy::Config::default()).expect("rows");
-    assert_eq!(read::<AccuracyRow>(&file("accuracy")).expect("typed rows"), direct);
-}
-
 #[test]
 fn the_last_layer_is_the_model_and_the_tuned_lens_is_closer_to_it() {
     let study = micro("sft", 200);
@@ -181,7 +155,7 @@ fn the_last_layer_is_the_model_and_the_tuned_lens_is_closer_to_it() {
         let held: Vec<f64> = decoded.iter().flat_map(|t| t.blocks()).map(|block| block.p_exit[step - 1]).collect();
         let last = at(Lens::Logit, step, 4);
         assert_eq!(last.positions, held.len());
-        // BlockOrigin weigh the same in both means.
+        // Blocks weigh the same in both means.
         assert!((last.p_exit.value - held.iter().sum::<f64>() / held.len() as f64).abs() < 1e-4, "{last:?}");
     }
     assert!(at(Lens::Logit, 5, 4).exit_rank.value < 1.01, "after five steps </swi> is the most probable token");
@@ -223,17 +197,8 @@ fn lens_settings_are_checked_before_any_work() {
 }
 
 /// SmolLM2 with rows for switch tokens that were never trained.
-fn smollm2(problems: usize) -> Option<Study> {
-    let Some(model) = std::env::var_os("SWITCHYARD_SMOLLM2_GGUF").map(PathBuf::from) else {
-        println!("skipped: set SWITCHYARD_SMOLLM2_GGUF to SmolLM2-135M-Instruct's .gguf");
-        return None;
-    };
-    let beside = Path::new(".").join("../shared/data/gsm8k/test.jsonl");
-    let data = std::env::var_os("SWITCHYARD_GSM8K").map_or(beside, PathBuf::from);
-    if !data.is_file() {
-        println!("skipped: {} is not there (set SWITCHYARD_GSM8K)", data.display());
-        return None;
-    }
+fn smollm2_study(problems: usize) -> Option<Study> {
+    let (model, data) = (smollm2()?, real_data("SmolLM2")?.join("gsm8k/test.jsonl"));
     let mut like = Recipe::like("smollm2-gsm8k").expect("the preset");
     like.evaluation.max_new_tokens = 24;
     like.evaluation.k_min = 2;
@@ -246,7 +211,7 @@ fn smollm2(problems: usize) -> Option<Study> {
 
 #[test]
 fn a_model_without_training_on_swi_has_rows() {
-    let Some(study) = smollm2(3) else { return };
+    let Some(study) = smollm2_study(3) else { return };
     let rows = accuracy::rows(&study, &accuracy::Config::default()).expect("rows");
     assert_eq!(of(&rows, "text_only").switch_rate.value, 0.0);
     assert_eq!(of(&rows, "forced").switch_rate.value, 1.0);
@@ -303,10 +268,7 @@ fn a_jacobian_lens_is_fitted_on_texts_saved_and_read_again() {
 /// The few problems on which this checkpoint switches fit in one batch on any number of threads.
 #[test]
 fn lens_rows_do_not_depend_on_threads() {
-    let on = |threads| {
-        let mut study = micro("grpo", 40);
-        study.threads = threads;
-        logit_lens::rows(&study, &logit_lens::Config { steps: 0, ..Default::default() }).expect("rows")
-    };
+    let config = logit_lens::Config { steps: 0, ..Default::default() };
+    let on = |threads| logit_lens::rows(&micro_on(threads, "grpo", 40), &config).expect("rows");
     assert_eq!(on(1), on(2));
 }

@@ -107,6 +107,7 @@ fn a_session_answers_after_requests_beyond_its_bounds() {
     let names = vec!["blocks.0.hook_resid_post"; 10_240].join(",");
     let asked = [
         (json!({ "do": "generate", "prompts": [ids] }), "2048 positions"),
+        (json!({ "do": "generate", "prompts": [ids[..2048]] }), "2048 positions"),
         (json!({ "do": "lens", "prompt": ids }), "2048 positions"),
         (
             json!({ "do": "cache", "prompts": [ids], "names": "blocks.*.hook_resid_post", "out": file.path() }),

@@ -130,7 +130,6 @@ fn seed_of<'a>(target: &Target, seed: &'a [u8], rng: &mut ChaCha8Rng) -> &'a [u8
     lines[rng.random_range(0..lines.len())]
 }
 
-/// In the child: runs the cases named by the environment. Without them it does nothing, which the parent detects.
 /// The suite does not build `fuzz/`: detects crates missing there.
 #[test]
 fn the_fuzz_target_names_the_crates_of_the_parsers() {
@@ -142,6 +141,7 @@ fn the_fuzz_target_names_the_crates_of_the_parsers() {
     }
 }
 
+/// In the child: runs the cases named by the environment. Without them it does nothing, which the parent detects.
 #[test]
 #[ignore = "the process in which `no_input_panics_hangs_or_fills_the_memory` runs its cases"]
 fn worker() {

@@ -7,18 +7,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::Device;
-use common::tiny_config;
+use common::{one_step, tiny_config};
 use switchyard::corpus::Row;
 use switchyard::latent::trace::{Position, PositionRole};
-use switchyard::latent::{DecodeSettings, End, Gradient, Reasoning, Source, SwitchIds, Trace};
-use switchyard::method::{CrossEntropy, LrSchedule};
+use switchyard::latent::{DecodeSettings, End, Reasoning, SwitchIds, Trace};
 use switchyard::model::checkpoint::{ModelFiles, expected_parameters, write_random};
 use switchyard::model::config::Family;
 use switchyard::model::{Decoder, ModelConfig};
 use switchyard::recipe::{Compute, Facts, Grpo, Optimizer, ReplayMode};
 use switchyard::train::grpo::gradients;
 use switchyard::train::rollouts::{Behaviour, Rollout};
-use switchyard::train::sft::{self, Sft, position_bytes};
+use switchyard::train::sft::{self, position_bytes};
 use switchyard::train::trainer::Trainer;
 
 const IDS: SwitchIds = SwitchIds { swi: 21, swi_end: 22, latent: 23 };
@@ -211,19 +210,7 @@ fn a_training_batch_uses_the_planned_memory() {
     ] {
         let model = Decoder::random(&config, 0, &Device::flex().autodiff()).expect("a model");
         let trainer = Trainer::new(model, &Optimizer::default());
-        let objective = CrossEntropy { source: Source::HiddenState, gradient: Gradient::Through };
-        let sft = Sft {
-            name: "test",
-            steps: 1,
-            schedule: LrSchedule { peak: 1e-3, warmup: 0, cosine_from: 1, steps: 1 },
-            latent_token: IDS.latent,
-            objective: &objective,
-            resets: &[],
-            restarts: &[],
-            accumulate: 1,
-            threads: 1,
-            checkpoint_every: 1,
-        };
+        let sft = one_step(IDS.latent, 1);
         let ids = |row: u32| (0..length as u32).map(|at| (at * 7 + row) % 20).collect();
         let rows: Vec<Row> =
             (0..rows).map(|row| Row { ids: ids(row), prompt: 4, teacher: None, noise: None, slots: vec![] }).collect();

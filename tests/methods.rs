@@ -32,6 +32,7 @@ use switchyard::text::{Sample, Template, Vocabulary};
 use switchyard::train::sft::{self, Sft};
 use switchyard::train::trainer::Trainer;
 
+use crate::common::one_step;
 use crate::common::programs::{done, program, refused};
 use crate::parity::reference::{compare_gradients, fixture, read, tiny};
 
@@ -40,7 +41,7 @@ const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: 95 };
 const END: u32 = 92;
 
 #[derive(Deserialize)]
-struct Written {
+struct MethodSample {
     prompt: Vec<u32>,
     steps: Vec<Vec<u32>>,
     answer: Vec<u32>,
@@ -49,8 +50,8 @@ struct Written {
 /// The fixture's samples, as a corpus of four.
 fn corpus() -> Corpus {
     let text = std::fs::read_to_string(fixture("methods/samples.json")).expect("the fixture");
-    let written: Vec<Written> = serde_json::from_str(&text).expect("samples");
-    let sample = |(i, w): (usize, Written)| {
+    let written: Vec<MethodSample> = serde_json::from_str(&text).expect("samples");
+    let sample = |(i, w): (usize, MethodSample)| {
         let mut clauses = vec![];
         for step in &w.steps {
             let from = clauses.last().map_or(0, |c: &std::ops::Range<usize>| c.end);
@@ -203,18 +204,7 @@ fn trained(what: &SupervisedPhase) -> Vec<Vec<u32>> {
     let heads = what.objective.heads(model.config().hidden_size);
     let mut trainer = Trainer::new(model.with_new_heads(heads, 1).expect("heads"), &Optimizer::default());
     for step in 0..3 {
-        let sft = Sft {
-            name: "test",
-            steps: 3,
-            schedule: what.schedule,
-            latent_token: IDS.latent,
-            objective: what.objective.as_ref(),
-            resets: &[],
-            restarts: &[],
-            accumulate: 1,
-            threads: 2,
-            checkpoint_every: 3,
-        };
+        let sft = Sft { objective: what.objective.as_ref(), ..one_step(IDS.latent, 2) };
         sft::step(&mut trainer, &sft, &rows(what, step), 1e-2).expect("a step");
     }
     let weights = trainer.decoder().export().expect("weights");
@@ -258,7 +248,7 @@ fn special_cases_equal_the_other_method_bit_for_bit() {
 /// Number of latents of each row, per step of a phase.
 fn latents(what: &SupervisedPhase) -> Vec<usize> {
     let count = |row: Row| row.ids.iter().filter(|id| **id == IDS.latent).count();
-    (0..what.steps).flat_map(|step| rows(what, step)).map(count).collect()
+    (0..what.schedule.steps).flat_map(|step| rows(what, step)).map(count).collect()
 }
 
 #[test]
@@ -293,7 +283,7 @@ fn controls_of_coconut_differ_only_as_named() {
         (declared("coconut", "coconut", context), declared("coconut_pause", "coconut_pause", context));
     let bare = declared("coconut_no_thought", "coconut_no_thought", context);
     let last = declared("coconut_no_curriculum", "coconut_no_curriculum", context);
-    for step in 0..coconut.steps {
+    for step in 0..coconut.schedule.steps {
         let (theirs, bare) = (rows(&coconut, step), rows(&bare, step));
         assert_eq!(rows(&pause, step), theirs, "the same rows: only the inputs differ");
         for (mut row, bare) in theirs.into_iter().zip(bare) {
@@ -302,10 +292,10 @@ fn controls_of_coconut_differ_only_as_named() {
         }
     }
     let all_gone = |row: &Row| row.ids[row.prompt..].len() == 3;
-    let of_last = (0..last.steps).flat_map(|step| rows(&last, step)).collect::<Vec<_>>();
+    let of_last = (0..last.schedule.steps).flat_map(|step| rows(&last, step)).collect::<Vec<_>>();
     assert!(of_last.len() == 20 && of_last.iter().all(all_gone) && latents(&last).iter().all(|n| *n == 6));
     for same in [&pause, &bare, &last] {
-        assert_eq!((same.steps, same.stream), (coconut.steps, coconut.stream));
+        assert_eq!((same.schedule.steps, same.stream), (coconut.schedule.steps, coconut.stream));
     }
     let blocks = |what: &SupervisedPhase| (what.reasoning.blocks.clone(), what.reasoning.source);
     let (block, fixed) = (Blocks::AfterPrompt { steps: 6 }, Source::FixedEmbedding { token: IDS.latent });
@@ -400,7 +390,7 @@ fn latent_sft_learns_superpositions_with_noise() {
     let loss = |noise: &str, step: usize| {
         let recipe = recipe(&["latent_sft.chain_steps=1", "latent_sft.steps=2", "latent_sft.top_k=5", noise]);
         let what = declared("latent_sft", "latent_sft", Context { recipe: &recipe, corpus: &corpus, tagged: &[] });
-        assert_eq!((what.resets.as_slice(), what.steps), ([1].as_slice(), 3));
+        assert_eq!((what.resets.as_slice(), what.schedule.steps), ([1].as_slice(), 3));
         let model = tiny("qwen3_tied", &Device::flex().autodiff());
         let model = model.with_new_heads(what.objective.heads(0), 1).expect("an encoder");
         what.objective.sums(&model, &rows(&what, step), IDS.latent).expect("a loss").loss.into_scalar::<f32>()
@@ -421,10 +411,10 @@ fn superpositions_end_with_the_most_probable_token() {
     let latents = |swi_end: u32, temperature: f64| -> Vec<usize> {
         let sampling = Sampling { temperature, seed: 5, ..Sampling::default() };
         let settings = DecodeSettings { sampling, max_new_tokens: 3, ..DecodeSettings::default() };
-        let request = Request { problem: 0, prompt: vec![3, 14, 15], rollout: 0, limit: None };
+        let request = Request::all([vec![3, 14, 15]]);
         let switch = Some(SwitchIds { swi_end, ..IDS });
         let how = Decode { source: &source, controller: &blocks, switch, ..pauses(&model, &settings) };
-        let traces = decode(how, &[request], 6, &mut Hooks::none()).expect("decoded");
+        let traces = decode(how, &request, 6, &mut Hooks::none()).expect("decoded");
         traces.iter().map(Trace::latent_calls).collect()
     };
     let ends = (0..90).map(|token| (token, latents(token, 0.0)[0])).filter(|(_, n)| (2..6).contains(n));
@@ -475,12 +465,12 @@ fn coconut_and_icot_reset_the_optimiser_at_each_stage() {
     let recipe = recipe_with("coconut.reset=epoch");
     let context = Context { recipe: &recipe, corpus: &corpus, tagged: &[] };
     let coconut = declared("coconut", "coconut", context);
-    assert_eq!(coconut.steps, 9);
+    assert_eq!(coconut.schedule.steps, 9);
     // Their learning rates are constant; ours may decay after the text is removed.
     let last = |method: &str, more: &str| {
         let recipe = recipe_with(more);
         let what = declared(method, method, Context { recipe: &recipe, corpus: &corpus, tagged: &[] });
-        what.schedule.at(what.steps - 1) / what.schedule.peak
+        what.schedule.at(what.schedule.steps - 1) / what.schedule.peak
     };
     for method in ["coconut", "icot", "colar"] {
         assert_eq!(last(method, "seed=0"), 1.0, "{method}");
@@ -534,8 +524,7 @@ fn stages_may_compress_the_same_text_into_fewer_latents() {
 /// Rows of a random model with three pauses after the prompt.
 fn paused(model: &Decoder, switching: Switching, temperature: f64) -> Vec<Trace> {
     let settings = settings(switching, temperature);
-    let requests: Vec<Request> =
-        (0..3).map(|i| Request { problem: i, prompt: vec![3, 1 + i as u32, 7], rollout: 0, limit: None }).collect();
+    let requests = Request::all((1..4).map(|i| vec![3, i, 7]));
     decode(pauses(model, &settings), &requests, 2, &mut Hooks::none()).expect("decodes")
 }
 
@@ -621,8 +610,7 @@ fn the_count_of_forward_passes_is_exact() {
             });
             counted.expect("a hook");
             let how = Decode { controller: &rule, ..pauses(&model, &settings) };
-            let request = Request { problem: 0, prompt: vec![3, 1, 7], rollout: 0, limit: None };
-            let traces = decode(how, &[request], 1, &mut hooks).expect("decodes");
+            let traces = decode(how, &Request::all([vec![3, 1, 7]]), 1, &mut hooks).expect("decodes");
             let trace = &traces[0];
             let outcome = Outcome {
                 problem: 0,
@@ -678,8 +666,7 @@ fn training_free_rules_have_pytorchs_inputs() {
             ("soft_thinking", source, Blocks::SoftThinking(soft), soft_thinking),
         ] {
             let how = Decode { source: &source, controller: &rule, ..pauses(&model, &settings) };
-            let request = Request { problem: 0, prompt: prompt.clone(), rollout: 0, limit: None };
-            let traces = decode(how, &[request], 1, &mut Hooks::none()).expect("decodes");
+            let traces = decode(how, &Request::all([prompt.clone()]), 1, &mut Hooks::none()).expect("decodes");
             let fed = |p: &Position| (p.kind == PositionRole::Text).then_some(p.token);
             assert_eq!(
                 traces[0].positions.iter().map(fed).collect::<Vec<_>>(),

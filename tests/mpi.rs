@@ -11,11 +11,11 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
+use common::programs::{done, text_of};
 use common::run_files::assert_same;
 use serde_json::{Map, Value};
 use switchyard::corpus::Row;
-use switchyard::latent::{Gradient, Reasoning, Source, SwitchIds};
-use switchyard::method::{CrossEntropy, LrSchedule};
+use switchyard::latent::{Reasoning, SwitchIds};
 use switchyard::model::Decoder;
 use switchyard::model::checkpoint::ModelFiles;
 use switchyard::model::gradients::{gradients_by_name, keep_token_rows};
@@ -24,7 +24,7 @@ use switchyard::recipe::{Compute, Grpo, Optimizer, ReplayMode};
 use switchyard::store::read_flat;
 use switchyard::train::grpo::gradients_among;
 use switchyard::train::rollouts::Behaviour;
-use switchyard::train::sft::{self, Sft};
+use switchyard::train::sft;
 use switchyard::train::trainer::Trainer;
 use switchyard::world::{Launch, World};
 
@@ -64,20 +64,9 @@ fn train(processes: usize, out: &Path, more: &[&str]) -> Command {
     command
 }
 
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout)
-}
-
-#[track_caller]
-fn done(command: &mut Command) -> String {
-    let output = command.output().expect("mpirun starts: apt-get install openmpi-bin");
-    assert!(output.status.success(), "{command:?}: {}", text(&output));
-    text(&output)
-}
-
 #[track_caller]
 fn fails(output: &Output, needle: &str) {
-    let said = text(output);
+    let said = text_of(output);
     assert!(!output.status.success() && said.contains(needle), "expected `{needle}`: {said}");
 }
 
@@ -87,8 +76,8 @@ fn by_two() -> (&'static Path, &'static str) {
     let (_, path, said) = RUN.get_or_init(|| {
         let home = tempfile::tempdir().expect("a folder");
         let path = home.path().join("two");
-        let said = done(&mut train(2, &path, &[]));
-        (home, path, said)
+        let (printed, said) = done(&mut train(2, &path, &[]));
+        (home, path, said + &printed)
     });
     (path, said)
 }
@@ -196,18 +185,7 @@ fn losses_and_gradients(world: World) -> BTreeMap<String, Vec<f32>> {
         all.extend(named.into_iter().map(|(name, grad)| (format!("{case} {name}"), grad.data)));
     };
     let trainer = Trainer::new(model.clone(), &Optimizer::default()).among(world);
-    let sft = Sft {
-        name: "test",
-        steps: 1,
-        schedule: LrSchedule { peak: 1e-3, warmup: 0, cosine_from: 1, steps: 1 },
-        latent_token: IDS.latent,
-        objective: &CrossEntropy { source: Source::HiddenState, gradient: Gradient::Through },
-        resets: &[],
-        restarts: &[],
-        accumulate: 1,
-        threads: 1,
-        checkpoint_every: 1,
-    };
+    let sft = common::one_step(IDS.latent, 1);
     let rows = std::fs::read_to_string(fixtures.join("latent/rows.json")).expect("rows");
     let rows: Value = serde_json::from_str(&rows).expect("rows");
     let row = |row: &Value| Row {

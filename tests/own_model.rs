@@ -1,37 +1,23 @@
 //! A user's own model and data: inapplicable experiments are skipped, and errors name their cause.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-use crate::common::programs::{self, program, text};
-use crate::common::{relative, tiny_config, word_vocabulary};
+use crate::common::programs::{self, offline, text};
+use crate::common::relative;
 use serde_json::json;
-use switchyard::model::Decoder;
+use std::path::{Path, PathBuf};
 use switchyard::model::checkpoint::peft::Adapter;
 use switchyard::model::checkpoint::{Dtype, ModelFiles, SaveOptions, save_hf_folder};
-use switchyard::model::config::{Family, ModelConfig};
 use tempfile::TempDir;
 
 const MICRO: &str = "fixtures/micro/sft/checkpoint";
 
-fn command(name: &str, args: &[&str]) -> Command {
-    let mut command = program(name);
-    command.args(args).env("HF_HUB_OFFLINE", "1").env("HF_HOME", "/nonexistent");
-    command
-}
-
-fn run(program: &str, args: &[&str]) -> Output {
-    command(program, args).output().expect("it runs")
-}
-
 #[track_caller]
 fn refused(program: &str, args: &[&str], parts: &[&str]) {
-    programs::refused(&mut command(program, args), parts);
+    programs::refused(&mut offline(program, args), parts);
 }
 
 #[track_caller]
 fn done(program: &str, args: &[&str]) -> (String, String) {
-    programs::done(&mut command(program, args))
+    programs::done(&mut offline(program, args))
 }
 
 /// Sums modulo 7 as JSONL with these keys, in micro's vocabulary.
@@ -300,41 +286,17 @@ fn training_accepts_custom_keys() {
 }
 
 #[test]
-fn a_bad_row_is_named_by_file_and_line() {
-    let temp = tempfile::tempdir().expect("a folder");
-    let rows = |bad: &str| {
-        let file = temp.path().join("rows.jsonl");
-        std::fs::write(&file, format!("{{\"question\": \"a = 1 ; ? a :\", \"answer\": \"1\"}}\n{bad}\n"))
-            .expect("a file");
-        file
-    };
-    let probe = |file: &Path| {
-        let out = temp.path().join("out");
-        run("probe", &[MICRO, "--like", "micro", "--data", text(file), "--out", text(&out), "--only", "outcomes"])
-    };
-    let bad = "{\"question\": \"a = 1 ; ? a :\", \"answer\": \"\"}";
-    let output = probe(&rows(bad));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("rows.jsonl:2") && said.contains("empty"), "{said}");
-}
-
-#[test]
 fn missing_files_and_tokens_are_named() {
-    refused("probe", &["/no/such/model"], &["/no/such/model", "no such folder or file"]);
-    refused("probe", &["runs/no-such-run"], &["runs/no-such-run", "no such folder or file"]);
-    refused(
-        "probe",
-        &[MICRO, "--like", "micro", "--data", "/no/such.jsonl"],
-        &["--data /no/such.jsonl", "no such file"],
-    );
-    refused("probe", &["--resume", "--out", "/tmp/no-such-results"], &["--resume", "/tmp/no-such-results"]);
-    refused("intervene", &["--resume", "--out", "/tmp/no-such-results"], &["--resume", "/tmp/no-such-results"]);
-    refused(
-        "train",
-        &["--preset", "smoke", "--resume", "--out", "/tmp/no-such-run"],
-        &["--resume", "/tmp/no-such-run"],
-    );
+    for (program, args, parts) in [
+        ("probe", &["/no/such/model"][..], ["/no/such/model", "no such folder or file"]),
+        ("probe", &["runs/no-such-run"], ["runs/no-such-run", "no such folder or file"]),
+        ("probe", &[MICRO, "--like", "micro", "--data", "/no/such.jsonl"], ["--data /no/such.jsonl", "no such file"]),
+        ("probe", &["--resume", "--out", "/tmp/no-such-results"], ["--resume", "/tmp/no-such-results"]),
+        ("intervene", &["--resume", "--out", "/tmp/no-such-results"], ["--resume", "/tmp/no-such-results"]),
+        ("train", &["--preset", "smoke", "--resume", "--out", "/tmp/no-such-run"], ["--resume", "/tmp/no-such-run"]),
+    ] {
+        refused(program, args, &parts);
+    }
     // The named preset's template uses a token that micro lacks.
     let temp = tempfile::tempdir().expect("a folder");
     let data = problems(temp.path(), "own.jsonl", ["question", "answer"], 3);
@@ -372,20 +334,6 @@ fn generate_and_activations_accept_runs() {
     assert!(out.is_file());
 }
 
-/// A folder with a tiny word-level model with few positions.
-fn short_model() -> TempDir {
-    let vocabulary = word_vocabulary();
-    let base = tiny_config(Family::Qwen3, true);
-    let config =
-        ModelConfig { vocab_size: vocabulary.size(), eos_token_ids: vec![2], max_position_embeddings: 4, ..base };
-    let model = Decoder::random(&config, 2, &burn::tensor::Device::flex()).expect("a model");
-    let dir = tempfile::tempdir().expect("a folder");
-    let weights = model.export().expect("weights").into_iter().map(Ok);
-    save_hf_folder(dir.path(), &config, weights, &SaveOptions::default()).expect("saves");
-    vocabulary.save(dir.path()).expect("a tokenizer");
-    dir
-}
-
 #[test]
 fn words_that_the_model_has_no_token_for_are_named() {
     let said = |prompt: &str| {
@@ -405,17 +353,6 @@ fn words_that_the_model_has_no_token_for_are_named() {
     let probe = [MICRO, "--like", "micro", "--data", text(&data), "--only", "outcomes", "--out", text(&out)];
     let warned = done("probe", &probe).1;
     assert!(warned.contains("warning: 1 of 2 problems have words") && warned.contains("`zebra`"), "{warned}");
-}
-
-#[test]
-fn a_prompt_longer_than_the_models_positions_is_an_error() {
-    let model = short_model();
-    let generate = |ids| ["generate", "--model", text(model.path()), "--ids", ids, "--max-new-tokens", "2", "--json"];
-    // A response ends at the last position.
-    let answer: serde_json::Value = serde_json::from_str(&done("probe", &generate("5,6,7")).0).expect("JSON");
-    assert_eq!(answer["tokens"].as_array().map(Vec::len), Some(1), "{answer}");
-    refused("probe", &generate("5,6,7,8"), &["4 tokens", "4 positions"]);
-    refused("probe", &generate("5,6,7,8,9"), &["5 tokens", "4 positions"]);
 }
 
 /// Both columns of the main table, each from rows on its own problems.

@@ -1,12 +1,12 @@
 //! The page: its cards match the rows, and it needs no other file.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 use switchyard::schema::{KnownValueRow, OutcomeRow, PositionRow, TeacherForcedRow};
 use switchyard_programs::report::folder::Folder;
 use switchyard_programs::report::render::report;
-use tempfile::TempDir;
 
 use crate::report::{save, toy};
 
@@ -22,11 +22,14 @@ fn open(rows: &Path) -> Folder {
     Folder::open(rows).expect("rows")
 }
 
-fn made_up() -> (TempDir, String) {
-    let rows = tempfile::tempdir().expect("a folder");
-    toy(rows.path());
-    let html = page(open(rows.path()));
-    (rows, html)
+/// The page of made-up rows.
+fn made_up() -> &'static str {
+    static PAGE: OnceLock<String> = OnceLock::new();
+    PAGE.get_or_init(|| {
+        let rows = tempfile::tempdir().expect("a folder");
+        toy(rows.path());
+        page(open(rows.path()))
+    })
 }
 
 fn share(value: f64, n: usize) -> Value {
@@ -58,7 +61,7 @@ fn a_card_matches_its_row() {
 
 #[test]
 fn a_trace_shows_what_the_lens_reads_with_prompt_and_gold_answer() {
-    let (_rows, html) = made_up();
+    let html = made_up();
     let first = html.find("class=\"problem\"").expect("a trace");
     assert!(first < html.find("class=\"part\"").expect("a folded part"), "the trace is not folded");
     let (open, rest) = html.split_at(html.find("<i class=\"p\"").expect("a latent step"));
@@ -74,7 +77,7 @@ fn a_trace_shows_what_the_lens_reads_with_prompt_and_gold_answer() {
 
 #[test]
 fn the_page_needs_no_other_file_and_is_accessible() {
-    let (_rows, html) = made_up();
+    let html = made_up();
     for href in html.split("href=\"").skip(1) {
         assert!(href.starts_with('#') || href.starts_with("data:"), "a link out of the page: {}", &href[..60]);
     }
@@ -94,7 +97,7 @@ fn the_page_needs_no_other_file_and_is_accessible() {
 
 #[test]
 fn everything_except_the_findings_is_folded() {
-    let (_rows, html) = made_up();
+    let html = made_up();
     assert_eq!(html.matches("<section class=\"card\">").count(), 2 * 3, "three cards for each of two checkpoints");
     assert_eq!(html.matches("<details class=\"checkpoint\"").count(), 2);
     assert_eq!(html.matches("<details class=\"checkpoint\" name=\"f0-").count(), 2, "one of them is open at a time");
@@ -120,7 +123,7 @@ fn another_model_is_shown_without_the_paper_unless_requested() {
 
 #[test]
 fn the_bar_of_a_cards_number_is_highlighted() {
-    let (_rows, html) = made_up();
+    let html = made_up();
     let card = html.split("<section class=\"card\">").skip(1).find(|card| {
         let title = card.split("</h3>").next().expect("a title");
         ["latents are replaced", "its own latents"].iter().any(|words| title.contains(words))

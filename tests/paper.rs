@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use crate::common::says;
 use switchyard_programs::report::paper::{Paper, Unit};
 
 /// Every table and figure label of the paper, sorted.
@@ -139,19 +140,12 @@ fn claims_are_comparisons_on_cells_that_exist() {
 #[test]
 fn mistakes_in_the_file_are_named() {
     let good = include_str!("../fixtures/paper_tables.toml");
-    #[track_caller]
-    fn says(text: String, what: &str) {
-        let message = format!("{:#}", Paper::parse(&text).expect_err("an error"));
-        assert!(message.contains(what), "'{message}' does not say '{what}'");
-    }
-    says(good.replace("[11.3, 14, 28.4, 12]", "[11.3, 14, 28.4]"), "tab:main/no_cot: 3 values for 4 columns");
-    says(good.replace("label = \"tab:tf\"", "label = \"tab:main\""), "'tab:main' occurs twice");
-    says(
-        good.replace("right = \"tab:main/codi/gsm8k_acc\"", "right = \"tab:main/codi/acc\""),
-        "tab:main has no column 'acc'",
-    );
-    says(good.replace("rests_on = [\"tab:exit\"]", "rests_on = [\"tab:exits\"]"), "'tab:exits', which does not exist");
+    let says = |from: &str, to: &str, what: &str| says(Paper::parse(&good.replace(from, to)), what);
+    says("[11.3, 14, 28.4, 12]", "[11.3, 14, 28.4]", "tab:main/no_cot: 3 values for 4 columns");
+    says("label = \"tab:tf\"", "label = \"tab:main\"", "'tab:main' occurs twice");
+    says("right = \"tab:main/codi/gsm8k_acc\"", "right = \"tab:main/codi/acc\"", "tab:main has no column 'acc'");
+    says("rests_on = [\"tab:exit\"]", "rests_on = [\"tab:exits\"]", "'tab:exits', which does not exist");
     // A number that changes the outcome of a claim is an error.
-    says(good.replace("[1.0000, 1.0000, 0.9951, 0.9999]", "[0.1, 1.0000, 0.9951, 0.9999]"), "exit-ready-at-once");
-    says(good.replace("needs = [\"math500\"]", "needs = [\"math501\"]"), "math501");
+    says("[1.0000, 1.0000, 0.9951, 0.9999]", "[0.1, 1.0000, 0.9951, 0.9999]", "exit-ready-at-once");
+    says("needs = [\"math500\"]", "needs = [\"math501\"]", "math501");
 }

@@ -6,13 +6,14 @@ use std::path::Path;
 
 use switchyard::experiments::{patterns, positions, token_lens};
 use switchyard::schema::{PatternRow, PositionKind, RowFile, TokenLensRow};
-use switchyard::store::{RowWriter, read};
+use switchyard::store::read;
 use switchyard_programs::report::folder::Folder;
 use switchyard_programs::report::render::report;
 
 use crate::common::circuit_models::{READER, study};
 use crate::common::known::{Purpose, micro};
 use crate::common::programs::{done, program};
+use crate::common::save_rows;
 
 fn reader() -> Vec<PatternRow> {
     patterns::rows(&study(Purpose::Working, 8, 0), &patterns::Config { problems: 8 }).expect("rows")
@@ -102,9 +103,7 @@ fn the_last_layer_of_the_lens_is_the_model() {
 }
 
 fn write<R: RowFile + serde::Serialize>(folder: &Path, checkpoint: &str, rows: &[R]) {
-    let mut writer = RowWriter::create(folder, &format!("{}-{checkpoint}", R::NAME)).expect("a file");
-    rows.iter().for_each(|row| writer.push(row).expect("a row"));
-    writer.finish().expect("rows");
+    save_rows(folder, &format!("{}-{checkpoint}", R::NAME), rows);
 }
 
 fn page(rows: &Path) -> String {

@@ -11,9 +11,9 @@ use switchyard_programs::report::folder::Folder;
 use switchyard_programs::report::render::{default_page, report};
 
 /// A working folder with a copy of the committed checkpoints in the default place.
-struct Home(tempfile::TempDir);
+struct Workplace(tempfile::TempDir);
 
-impl Home {
+impl Workplace {
     fn new() -> Self {
         let home = Self(tempfile::tempdir().expect("a folder"));
         copy(Path::new("fixtures/micro"), &home.path("fixtures/micro"));
@@ -63,7 +63,7 @@ const SMALL: [&str; 6] = ["--phase", "sft", "--problems", "30", "--only", "accur
 
 #[test]
 fn default_output_is_in_an_ignored_folder() {
-    let home = Home::new();
+    let home = Workplace::new();
     home.done("probe", &SMALL);
     home.done("intervene", &["--phase", "sft", "--problems", "30", "--only", "switch_benefit"]);
     let said = home.done("report", &[]);
@@ -81,16 +81,16 @@ fn default_output_is_in_an_ignored_folder() {
     assert_eq!(entry["columns"]["accuracy"]["unit"], "share", "{entry}");
     assert!(entry["commit"].as_str().is_some_and(|commit| !commit.is_empty()), "{entry}");
     // Without rows the error names the command that makes them.
-    let empty = Home(tempfile::tempdir().expect("a folder"));
+    let empty = Workplace(tempfile::tempdir().expect("a folder"));
     empty.refused("report", &[], &["runs/reports", "run `probe` first", "reports/micro"]);
 }
 
 /// Findings come first: a sentence with number, interval and n, from this command's rows only.
 #[test]
 fn a_first_run_ends_with_its_findings() {
-    let home = Home::new();
+    let home = Workplace::new();
     let small = ["--phase", "sft", "--problems", "60"];
-    let files = |home: &Home| {
+    let files = |home: &Workplace| {
         let folder = std::fs::read_dir(home.path("runs/reports/micro")).expect("rows").flatten();
         let names = folder.map(|entry| entry.file_name().to_string_lossy().into_owned());
         let mut rows: Vec<String> = names.filter(|name| name.ends_with(".parquet")).collect();
@@ -121,7 +121,7 @@ fn a_first_run_ends_with_its_findings() {
 /// A run of another method has other phases: by default, its own are examined.
 #[test]
 fn existing_phases_are_examined() {
-    let home = Home::new();
+    let home = Workplace::new();
     copy(&home.path("fixtures/micro/sft"), &home.path("run/coconut"));
     copy(&home.path("fixtures/micro/sft"), &home.path("run/base"));
     std::fs::copy(home.path("fixtures/micro/recipe.toml"), home.path("run/recipe.toml")).expect("a recipe");
@@ -134,7 +134,7 @@ fn existing_phases_are_examined() {
 /// Runs with fewer problems, other weights or another dtype have separate folders; the same command always uses the same one.
 #[test]
 fn rows_of_other_settings_have_another_folder() {
-    let home = Home::new();
+    let home = Workplace::new();
     home.done("probe", &SMALL);
     let file = home.path("runs/reports/micro/accuracy-sft.parquet");
     let held = std::fs::read(&file).expect("rows");
@@ -166,7 +166,7 @@ fn rows_of_other_settings_have_another_folder() {
 
 #[test]
 fn rows_of_other_weights_or_dtype_do_not_mix() {
-    let home = Home::new();
+    let home = Workplace::new();
     let out = ["--out", "rows"];
     home.done("probe", &[&SMALL[..], &out].concat());
     let traces = ["--phase", "sft", "--problems", "30", "--only", "traces", "--out", "rows"];
@@ -185,7 +185,7 @@ fn rows_of_other_weights_or_dtype_do_not_mix() {
 
 #[test]
 fn models_of_the_same_name_have_separate_folders() {
-    let home = Home::new();
+    let home = Workplace::new();
     for run in ["a", "b"] {
         copy(&home.path("fixtures/micro/sft/checkpoint"), &home.path(run).join("checkpoint"));
     }
@@ -204,7 +204,7 @@ fn models_of_the_same_name_have_separate_folders() {
 
 #[test]
 fn a_read_only_folder_is_an_error_before_any_work() {
-    let home = Home::new();
+    let home = Workplace::new();
     std::fs::write(home.path("file"), "mine").expect("a file");
     for program in ["probe", "intervene"] {
         let output = home.run(program, &["--phase", "sft", "--problems", "30", "--out", "file/x"]);
@@ -324,7 +324,7 @@ fn every_column_of_the_committed_rows_has_a_unit_and_a_description() {
 
 #[test]
 fn a_folder_without_model_or_rows_is_named() {
-    let home = Home::new();
+    let home = Workplace::new();
     std::fs::create_dir(home.path("empty")).expect("a folder");
     std::fs::write(home.path("file"), "text").expect("a file");
     home.refused("probe", &["empty"], &["empty: an empty folder"]);

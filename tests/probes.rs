@@ -1,11 +1,12 @@
 //! The observational experiments: known phenomena of the micro checkpoints, nulls, insufficient data, intervals of all numbers, and a
 //! model that was never trained on `<swi>`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::common::known::micro;
+use crate::common::{real_data, smollm2};
 use switchyard::experiments::layer_probe::{self, Layers, NegativeScope};
-use switchyard::experiments::{ALL, Journal, Run, Settings, exit_probability, phases, switch_window, teacher_forced};
+use switchyard::experiments::{exit_probability, phases, switch_window, teacher_forced};
 use switchyard::machine::Machine;
 use switchyard::method::Recipe;
 use switchyard::schema::{Event, Features, Negatives, ProbeRow, Protocol};
@@ -39,6 +40,7 @@ fn swi_is_a_spike_between_look_alikes() {
     assert!(p(Event::SwiStart).low > p(Event::ClauseStart).high, "{forced:?}");
     assert!(p(Event::ClauseStart).low > p(Event::SameToken).high);
     assert!(p(Event::SameToken).low > p(Event::Random).high);
+    assert!(p(Event::SwiStart).low > 50.0 * p(Event::Other).high, "{forced:?}");
     assert!(p(Event::NearBoundary).high < 1e-3);
     let starts = |event| forced.iter().find(|r| r.event == event).expect("a class").positions;
     assert_eq!(starts(Event::Random), starts(Event::SwiStart));
@@ -183,32 +185,14 @@ fn data_without_a_boundary_is_an_error() {
     assert!(error(layer_probe::probe(&few, &absent)).contains("layer 9 does not exist"));
 }
 
-/// Runs an experiment into files and returns the file of rows.
-fn written(folder: &Path, name: &str, run: impl FnOnce(&mut Journal) -> anyhow::Result<String>) -> PathBuf {
-    let experiment = ALL.iter().find(|e| e.name == name).expect("an experiment");
-    let files = experiment.files(&Settings::default());
-    let mut journal = Journal::new(folder.into(), "both".into(), files, Default::default());
-    let summary = run(&mut journal).unwrap_or_else(|e| panic!("{name}: {e:#}"));
-    assert!(summary.contains("| --- |"), "{name}: {summary}");
-    folder.join(format!("{name}-both.parquet"))
-}
-
 #[test]
-fn every_number_has_an_interval_and_an_n() {
+fn every_committed_number_has_an_interval_and_an_n() {
     /// Not measured: the baselines of a score.
     const CONSTANTS: [&str; 1] = ["chance"];
-    let temp = tempfile::tempdir().expect("a temporary folder");
-    let (latent, grpo) = (micro("sft", 120), micro("grpo", 120));
-    let settings = Settings { layer_probe: quick(), ..Settings::default() };
-    let mut files = vec![];
-    for name in ["teacher_forced", "switch_window", "exit_probability", "layer_probe", "phases"] {
-        let experiment = ALL.iter().find(|e| e.name == name).expect("an experiment");
-        files.push(written(temp.path(), name, |journal| match experiment.run {
-            Run::One(run) => run(&latent, &settings, journal),
-            Run::Pair(run) => run(&latent, &grpo, &settings, journal),
-        }));
-    }
-    for file in files {
+    for name in
+        ["teacher_forced-sft", "switch_window-sft", "exit_probability-sft", "layer_probe-sft", "phases-grpo_start-grpo"]
+    {
+        let file = Path::new("reports/micro").join(name).with_extension("parquet");
         let rows = read_flat(&file).expect("rows");
         assert!(!rows.is_empty(), "{}: no rows", file.display());
         for row in rows {
@@ -228,18 +212,12 @@ fn every_number_has_an_interval_and_an_n() {
 
 #[test]
 fn a_model_without_training_on_swi_has_rows_or_errors() {
-    let Some(gguf) = std::env::var_os("SWITCHYARD_SMOLLM2_GGUF") else {
-        println!("skipped: SWITCHYARD_SMOLLM2_GGUF is not set");
-        return;
-    };
-    let Some(data) = std::env::var_os("SWITCHYARD_GSM8K").map(PathBuf::from) else {
-        println!("skipped: SWITCHYARD_GSM8K (a test.jsonl) is not set");
-        return;
-    };
+    let (Some(gguf), Some(data)) = (smollm2(), real_data("SmolLM2")) else { return };
     let mut like = Recipe::like("smollm2-gsm8k").expect("the preset");
     like.evaluation.max_new_tokens = 24;
     let gguf = gguf.to_string_lossy();
-    let asked = ProblemChoice { data: Some(data), problems: Some(24), ..ProblemChoice::default() };
+    let asked =
+        ProblemChoice { data: Some(data.join("gsm8k/test.jsonl")), problems: Some(24), ..ProblemChoice::default() };
     let study = Study::open_model(&gguf, None, &like, &asked, &Machine::default()).expect("the model");
     let forced = teacher_forced::rows(&study, &teacher_forced::Config {}).expect("rows");
     let p = |event| forced.iter().find(|r| r.event == event).expect("a class").p_swi;

@@ -11,7 +11,7 @@ use switchyard::text::sources::{Fields, Generations};
 use switchyard::text::{Problem, Prompts, Source, Template, Vocabulary, read_problems};
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(".").join("fixtures/problems").join(name)
+    Path::new("fixtures/problems").join(name)
 }
 
 /// Reading fails, and the message contains all of these texts.
@@ -519,6 +519,11 @@ fn errors_name_file_line_and_key() {
             ":3: key \"question\": expected a text, found a list",
         ),
         ("a.jsonl", "GOOD\n{\"question\": \"q\", \"answer\": \"1\"}", ":2: key \"answer\": expected `#### gold`"),
+        (
+            "a.jsonl",
+            "{\"question\": \"q\", \"answer\": \"1\"}\n{\"question\": \"r\", \"answer\": \"\"}",
+            ":2: the answer is empty",
+        ),
         ("a.jsonl", "\n\n", ": has no problem"),
         ("a.jsonl", "3\n", ":1: expected a JSON object, found a number"),
         ("a.jsonl", "{\"q\": 1}", "no known format has the keys [\"q\"]"),

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::common::{relative, save_tensors};
 use switchyard::latent::{Blocks, DecodeSettings, Request, Sequence, Source, decode};
 use switchyard::loading::Loaded;
 use switchyard::model::Hooks;
@@ -19,12 +20,6 @@ fn import(from: &str, kind: &str, base: &str, out: &Path) -> (Option<i32>, Strin
     let output = command.args(["--latents", "3", "--out"]).arg(out).output().expect("probe runs");
     let said = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8_lossy(&said).into_owned())
-}
-
-fn off(ours: &[f32], theirs: &[f32]) -> f32 {
-    assert_eq!(ours.len(), theirs.len());
-    let most = theirs.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
-    ours.iter().zip(theirs).fold(0.0_f32, |worst, (a, b)| worst.max((a - b).abs())) / most
 }
 
 #[test]
@@ -55,11 +50,11 @@ fn imported_reasoners_agree_with_the_authors_code() {
         let row = Sequence::new(0, ids, 6, Some(switch.latent)).expect("a row");
         let cache =
             loaded.run_with_cache(&[row], &["latent.hook_injected", "logits"], Hooks::none()).expect("a forward");
-        let latents = off(&cache["latent.hook_injected"].data, &read("latents").data);
+        let latents = relative(&cache["latent.hook_injected"].data, &read("latents").data);
         let (logits, theirs) = (&cache["logits"], read("logits"));
         let (wide, narrow) = (logits.shape[2], theirs.shape[1]);
         let cut: Vec<f32> = logits.data.chunks(wide).flat_map(|row| &row[..narrow]).copied().collect();
-        let logits = off(&cut, &theirs.data);
+        let logits = relative(&cut, &theirs.data);
         println!("{name}: latents {latents:.1e}, logits {logits:.1e}");
         assert!(latents <= 1e-5 && logits <= 1e-5, "{name}: latents {latents:e}, logits {logits:e}");
     }
@@ -83,8 +78,8 @@ fn an_imported_reasoner_decodes_with_its_block() {
         let prompt = loaded.vocabulary.as_ref().and_then(|v| v.encode_row("w5 w9 w30 w2 w17").ok()).expect("ids");
         // The tiny models have 48 positions.
         let settings = DecodeSettings { max_new_tokens: 4, ..loaded.settings() };
-        let request = Request { problem: 0, prompt, rollout: 0, limit: None };
-        let traces = decode(loaded.decode(&settings), &[request], 1, &mut Hooks::none()).expect("a response");
+        let traces =
+            decode(loaded.decode(&settings), &Request::all([prompt]), 1, &mut Hooks::none()).expect("a response");
         let trace = &traces[0];
         assert_eq!(loaded.row(trace).expect("a row").latents(), STEPS, "{name}");
         let logits = reference.tensor(&format!("{name}.logits")).expect("logits");
@@ -121,8 +116,8 @@ fn a_folder_of_latent_sft_feeds_superpositions_between_its_tags() {
     assert!(prompt.contains("within \\boxed{}.\n2 + 2?<|im_end|>") && prompt.ends_with("assistant\n"), "{prompt:?}");
     let prompt = chat.encode(vocabulary, "2 + 2?").expect("ids");
     let settings = DecodeSettings { max_new_tokens: 3, ..loaded.settings() };
-    let request = Request { problem: 0, prompt: prompt.clone(), rollout: 0, limit: None };
-    let trace = decode(loaded.decode(&settings), &[request], 1, &mut Hooks::none()).expect("a response").remove(0);
+    let request = Request::all([prompt.clone()]);
+    let trace = decode(loaded.decode(&settings), &request, 1, &mut Hooks::none()).expect("a response").remove(0);
     let row = loaded.row(&trace).expect("a row");
     let latents = row.latents();
     assert!((1..=5).contains(&latents), "{latents}");
@@ -149,7 +144,7 @@ fn a_folder_of_latent_sft_feeds_superpositions_between_its_tags() {
                     .sum::<f64>() as f32
             })
             .collect();
-        let worst = off(&injected.data[step * d..][..d], &mixed);
+        let worst = relative(&injected.data[step * d..][..d], &mixed);
         assert!(worst <= 1e-5, "latent {step}: {worst:e}");
     }
     // Without a vocabulary the start of a block is unknown.
@@ -161,6 +156,26 @@ fn a_folder_of_latent_sft_feeds_superpositions_between_its_tags() {
         .expect("probe runs");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(2) && said.contains("no tokenizer.json") && !plain.exists(), "{said}");
+}
+
+/// `tokenizer_config.json` may have a list of named templates.
+#[test]
+fn the_default_of_named_templates_is_imported() {
+    let root = tempfile::tempdir().expect("temp");
+    let (named, out) = (root.path().join("named"), root.path().join("imported"));
+    crate::common::programs::copy(Path::new("fixtures/released/base"), &named);
+    std::fs::remove_file(named.join("chat_template.jinja")).expect("there");
+    let config = named.join("tokenizer_config.json");
+    let text = std::fs::read_to_string(&config).expect("there");
+    let mut json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    json["chat_template"] = serde_json::json!([{"name": "default", "template": "ours {{ messages[-1]['content'] }}"}]);
+    std::fs::write(&config, json.to_string()).expect("written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_probe"));
+    command.arg("import").arg(&named).args(["--as", "latent_sft", "--out"]).arg(&out);
+    let output = command.output().expect("probe runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let template = std::fs::read_to_string(out.join("chat_template.jinja")).expect("a template");
+    assert!(template.contains("%}ours {{"), "{template}");
 }
 
 /// Qwen3's table is padded beyond its tokenizer; Coconut's code cuts it to the tokenizer plus three tokens.
@@ -192,24 +207,17 @@ fn a_padded_base_and_other_numbers_of_added_tokens_are_read() {
     // CODI adds two tokens to a base with a padding token, plus one for the latent.
     let file = SafetensorsFile::open(&Path::new(FOLDER).join("codi-gpt2/model.safetensors")).expect("opens");
     for (rows, swi) in [(39, 37), (41, 38)] {
-        let tensor = |name: &String| {
-            let read = file.tensor(name).expect("a tensor");
-            let (mut shape, mut data) = (read.shape.clone(), read.data.clone());
-            if shape.first() == Some(&40) {
-                data.resize(rows * shape[1], 0.25);
-                shape[0] = rows;
+        let tensor = |name: &str| {
+            let mut read = file.tensor(name).expect("a tensor");
+            if read.shape.first() == Some(&40) {
+                read.data.resize(rows * read.shape[1], 0.25);
+                read.shape[0] = rows;
             }
-            let bytes: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();
-            (name.clone(), shape, bytes)
+            (name.to_owned(), read)
         };
-        let names: Vec<String> = file.names().map(str::to_owned).collect();
-        let tensors: Vec<_> = names.iter().map(tensor).collect();
-        let views = tensors.iter().map(|(name, shape, bytes)| {
-            let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes);
-            (name.clone(), view.expect("a view"))
-        });
+        let tensors: Vec<_> = file.names().map(tensor).collect();
         let from = root.path().join(format!("codi-{rows}.safetensors"));
-        safetensors::serialize_to_file(views, None, &from).expect("written");
+        save_tensors(&from, tensors.iter().map(|(name, t)| (name.clone(), t)));
         let (worked, said) = command(&from, "codi", &root.path().join(format!("codi-{rows}")));
         assert!(worked && said.contains(&format!("(token {swi})")), "{rows}: {said}");
     }

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use crate::common::programs::program;
+use crate::common::says;
 use switchyard_programs::report::paper::Paper;
 use switchyard_programs::report::recipes::{EMBEDDED, all, find_recipe, parse};
 
@@ -45,20 +46,15 @@ fn every_command_can_be_pasted() {
 
 #[test]
 fn mistakes_are_named() {
-    #[track_caller]
-    fn says(text: &str, what: &str) {
-        let message = format!("{:#}", parse(text).expect_err("an error"));
-        assert!(message.contains(what), "'{message}' does not say '{what}'");
-    }
     let good = "reproduces = [\"tab:x\"]\nabout = \"x\"\ncommand = [\"cargo run --bin report\"]\n";
     assert!(parse(good).is_ok());
-    says(&format!("{good}colour = 1"), "unknown field `colour`");
+    says(parse(&format!("{good}colour = 1")), "unknown field `colour`");
     says(
-        &format!("{good}needs = [\"teacher_farced-sft\"]"),
+        parse(&format!("{good}needs = [\"teacher_farced-sft\"]")),
         "no experiment `teacher_farced` (in `teacher_farced-sft`)",
     );
-    says(&format!("{good}diagram = true"), "either `command` or `diagram = true`");
-    says(&good.replace("\"tab:x\"", ""), "`reproduces` is empty");
+    says(parse(&format!("{good}diagram = true")), "either `command` or `diagram = true`");
+    says(parse(&good.replace("\"tab:x\"", "")), "`reproduces` is empty");
 }
 
 #[test]

@@ -198,13 +198,14 @@ fn every_program_opens_it_over_the_base_and_prints_the_rule() {
 #[test]
 fn prompts_equal_those_of_the_release() {
     #[derive(Deserialize)]
-    struct Record {
+    struct JournalPrompt {
         unique_id: String,
         prompt_ids: Option<Vec<u32>>,
     }
     let Some(data) = real_data("prompts of the release") else { return };
     let Ok(journal) = std::fs::read_to_string(data.join("../released/journal.jsonl")) else { return };
-    let records: Vec<Record> = journal.lines().map(|line| serde_json::from_str(line).expect("a record")).collect();
+    let records: Vec<JournalPrompt> =
+        journal.lines().map(|line| serde_json::from_str(line).expect("a record")).collect();
     let problems = switchyard::text::read_problems(data.join("math500/test.jsonl")).expect("MATH-500");
     let vocabulary = Vocabulary::load(data.join("qwen3_tokenizer")).expect("a vocabulary");
     let mut seen = 0;

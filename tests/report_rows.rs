@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use crate::common::says;
 use serde::{Deserialize, Serialize};
 use switchyard::stats::{Estimate, wilson};
 use switchyard::store::{IDENTITY, RowWriter, read, read_flat};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Row {
+struct ToyRow {
     checkpoint: String,
     dataset: String,
     seed: u64,
@@ -20,8 +21,8 @@ struct Row {
     c: Vec<f64>,
 }
 
-fn row(i: u64) -> Row {
-    Row {
+fn row(i: u64) -> ToyRow {
+    ToyRow {
         checkpoint: "micro, \"sft\"\nstep 8".into(), // needs quoting in CSV
         dataset: "chains".into(),
         seed: i,
@@ -35,7 +36,7 @@ fn row(i: u64) -> Row {
     }
 }
 
-fn write(folder: &Path, rows: impl Iterator<Item = Row>) -> std::path::PathBuf {
+fn write(folder: &Path, rows: impl Iterator<Item = ToyRow>) -> std::path::PathBuf {
     let mut writer = RowWriter::create(folder, "exp").unwrap().requiring(&IDENTITY);
     rows.for_each(|r| writer.push(&r).unwrap());
     writer.finish().unwrap().parquet
@@ -44,9 +45,9 @@ fn write(folder: &Path, rows: impl Iterator<Item = Row>) -> std::path::PathBuf {
 #[test]
 fn rows_read_back_typed() {
     let folder = tempfile::tempdir().unwrap();
-    let rows: Vec<Row> = (0..4).map(row).collect();
+    let rows: Vec<ToyRow> = (0..4).map(row).collect();
     let path = write(folder.path(), rows.iter().cloned());
-    assert_eq!(read::<Row>(&path).unwrap(), rows);
+    assert_eq!(read::<ToyRow>(&path).unwrap(), rows);
     let flat = read_flat(&path).unwrap();
     let names: Vec<&str> = flat[0].keys().map(String::as_str).collect();
     assert_eq!(names[..4], ["checkpoint", "dataset", "seed", "layer"]);
@@ -87,7 +88,7 @@ fn a_killed_run_keeps_its_rows_and_no_finished_file() {
     assert_eq!(writer.rows().len(), 2);
     writer.push(&row(2)).unwrap();
     let files = writer.finish().unwrap();
-    assert_eq!(read::<Row>(&files.parquet).unwrap(), [row(0), row(1), row(2)]);
+    assert_eq!(read::<ToyRow>(&files.parquet).unwrap(), [row(0), row(1), row(2)]);
     // A fresh start discards the rows; the finished file survives until the next one.
     let writer = RowWriter::create(folder.path(), "exp").unwrap();
     assert!(writer.rows().is_empty() && files.parquet.exists());
@@ -95,11 +96,6 @@ fn a_killed_run_keeps_its_rows_and_no_finished_file() {
 
 #[test]
 fn errors_name_file_column_and_row() {
-    #[track_caller]
-    fn says<T>(result: anyhow::Result<T>, what: &str) {
-        let message = format!("{:#}", result.err().expect("an error"));
-        assert!(message.contains(what), "'{message}' does not say '{what}'");
-    }
     let folder = tempfile::tempdir().unwrap();
     let new = |name: &str| RowWriter::create(folder.path(), name);
     says(new("a/b"), "got 'a/b'");
@@ -119,5 +115,5 @@ fn errors_name_file_column_and_row() {
     says(read_flat(&missing), "not a whole Parquet file");
     let mut other = new("other").unwrap();
     other.push(&serde_json::json!({"a": 1})).unwrap();
-    says(read::<Row>(&other.finish().unwrap().parquet), "row 0 of");
+    says(read::<ToyRow>(&other.finish().unwrap().parquet), "row 0 of");
 }

@@ -54,9 +54,9 @@ k_cap = 5
 max_new_tokens = 48
 "#;
 
-struct Home(TempDir);
+struct MiniRun(TempDir);
 
-impl Home {
+impl MiniRun {
     fn new() -> Self {
         let home = Self(tempfile::tempdir().expect("a folder"));
         std::fs::write(home.at("mini.toml"), MINI).expect("written");
@@ -122,7 +122,7 @@ fn damage(file: &Path) {
 
 #[test]
 fn the_content_of_a_path_counts() {
-    let home = Home::new();
+    let home = MiniRun::new();
     let begun = home.train("run", &["--only", "base,annotate,boundary"]);
     assert!(begun.status.success(), "{}", text_of(&begun));
     let before = home.manifest("run");
@@ -215,7 +215,7 @@ fn the_content_of_a_path_counts() {
 /// Replacing a state removes the folder that it names: it may only name its own.
 #[test]
 fn a_state_cannot_name_other_folders() {
-    let home = Home::new();
+    let home = MiniRun::new();
     let begun = home.train("run", &["--only", "base,annotate,boundary"]);
     assert!(begun.status.success(), "{}", text_of(&begun));
     let (phase, kept) = (home.at("run/sft"), home.at("kept"));
@@ -237,7 +237,7 @@ fn a_state_cannot_name_other_folders() {
 /// A phase without learning reports that, and no test next to it.
 #[test]
 fn a_phase_without_learning_is_not_a_result() {
-    let home = Home::new();
+    let home = MiniRun::new();
     let begun = home.train("trunk", &["--only", "base,annotate,boundary,sft", "--set", "grpo.steps=0"]);
     assert!(begun.status.success() && !text_of(&begun).contains("learnt nothing"), "{}", text_of(&begun));
     for (name, set, needles) in [
@@ -344,7 +344,7 @@ fn a_lora_run_stopped_at_every_step_equals_an_uninterrupted_one() {
         ("lora={ rank = 2, alpha = 4.0 }", "f32"),
         ("lora={ rank = 2, alpha = 4.0, only_new_rows = false, train_embeddings = false }", "bf16"),
     ] {
-        let home = Home::new();
+        let home = MiniRun::new();
         let [model, data, preset] =
             ["model", "data.jsonl", "mini.toml"].map(|name| home.at(name).display().to_string());
         let (pretrained, data) = (format!("pretrained={model:?}"), format!("data.path={data:?}"));

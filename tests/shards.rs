@@ -12,7 +12,7 @@ const INTERVENE: &str = env!("CARGO_BIN_EXE_intervene");
 const REPORT: &str = env!("CARGO_BIN_EXE_report");
 
 /// A folder for a sweep and its shards.
-struct Sweep {
+struct ShardRun {
     home: tempfile::TempDir,
     program: &'static str,
     arguments: &'static str,
@@ -23,7 +23,7 @@ const INTERVENTIONS: &str = "fixtures/micro --phase sft --problems 48 --batch 8 
     zero,random_norm,mean,gaussian,resample,sibling,known_value,self_patch,skip,null_batch,null_seed";
 const PROBES: &str = "fixtures/micro --phase sft --problems 48 --batch 8";
 
-impl Sweep {
+impl ShardRun {
     fn new(program: &'static str, arguments: &'static str) -> Self {
         Self { home: tempfile::tempdir().expect("a folder"), program, arguments }
     }
@@ -115,7 +115,7 @@ fn tables(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 
 #[test]
 fn sharded_interventions_equal_those_of_one_process() {
-    let sweep = Sweep::new(INTERVENE, INTERVENTIONS);
+    let sweep = ShardRun::new(INTERVENE, INTERVENTIONS);
     // Tables contain the folder's name: the last part of its path.
     let recipe = sweep.recipe();
     let recipe: &[&str] = &["--recipe", &recipe, "--pairs", "5"];
@@ -152,7 +152,7 @@ fn sharded_interventions_equal_those_of_one_process() {
 /// Experiments on request: attribution, circuits, steering, a hook, and a user's pairs.
 #[test]
 fn experiments_on_request_can_be_sharded() {
-    let sweep = Sweep::new(INTERVENE, "fixtures/micro --phase sft --problems 40 --batch 8");
+    let sweep = ShardRun::new(INTERVENE, "fixtures/micro --phase sft --problems 40 --batch 8");
     let recipe = sweep.at("recipe.toml");
     let few = "forms = [\"latents\"]\ncandidates = 40\npairs = 6\nblocks = 1\nsteps = 2\n";
     let text = format!(
@@ -199,7 +199,7 @@ fn experiments_on_request_can_be_sharded() {
 
 #[test]
 fn sharded_probes_equal_those_of_one_process() {
-    let sweep = Sweep::new(PROBE, PROBES);
+    let sweep = ShardRun::new(PROBE, PROBES);
     sweep.done("whole", &["--all", "--threads", "2"]);
     let shards = sweep.shards("decoded", 3, &["--threads", "1"]);
     done(&mut sweep.merge(&shards, "decoded"));
@@ -215,7 +215,7 @@ fn sharded_probes_equal_those_of_one_process() {
 
 #[test]
 fn incomplete_or_mixed_shards_are_errors_by_name() {
-    let sweep = Sweep::new(INTERVENE, "fixtures/micro --problems 30 --batch 10 --modes zero,skip");
+    let sweep = ShardRun::new(INTERVENE, "fixtures/micro --problems 30 --batch 10 --modes zero,skip");
     let only = ["--only", "latent_intervention"];
     let sft = [&only[..], &["--phase", "sft"]].concat();
     let shards = sweep.shards("a", 3, &sft);
@@ -261,7 +261,7 @@ fn incomplete_or_mixed_shards_are_errors_by_name() {
 
 #[test]
 fn a_killed_shard_resumes_and_the_merge_is_the_same() {
-    let sweep = Sweep::new(INTERVENE, INTERVENTIONS);
+    let sweep = ShardRun::new(INTERVENE, INTERVENTIONS);
     let more = ["--only", "latent_intervention", "--steps", "all,1,2"];
     sweep.done("whole", &more);
     let first = sweep.done("merged", &[&more[..], &["--shard", "1/2"]].concat());

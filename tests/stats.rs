@@ -1,5 +1,6 @@
 //! The statistics against SciPy, scikit-learn and statsmodels (`fixtures/stats`, made by its `make.py`), and on simulated data.
 
+use crate::common::says;
 use ndarray::{Array2, s};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -195,31 +196,6 @@ fn bootstrap_depends_on_the_seed_alone() {
 }
 
 #[test]
-fn bootstrap_covers_the_truth_with_few_clusters() {
-    let trials = 400;
-    let mut rng = ChaCha8Rng::seed_from_u64(3);
-    let (mut hit, mut hit_plain) = (0, 0);
-    for seed in 0..trials {
-        let mut values = Vec::new();
-        let mut groups = Vec::new();
-        for g in 0..12 {
-            let effect = gauss(&mut rng);
-            for _ in 0..4 {
-                values.push(effect + 0.5 * gauss(&mut rng));
-                groups.push(g);
-            }
-        }
-        let settings = Bootstrap { draws: 500, ..Bootstrap::seeded(seed) };
-        hit += usize::from(settings.clustered_mean(&values, &groups).unwrap().covers(0.0));
-        let plain = Bootstrap { expand: false, ..settings };
-        hit_plain += usize::from(plain.clustered_mean(&values, &groups).unwrap().covers(0.0));
-    }
-    let (share, plain) = (hit as f64 / trials as f64, hit_plain as f64 / trials as f64);
-    assert!((0.92..=0.98).contains(&share), "expanded interval covers {share}");
-    assert!(plain < share, "the plain interval covers {plain}, not less than {share}");
-}
-
-#[test]
 fn classification_scores_agree_with_scikit_learn() {
     for case in list(&fixture("classification")["cases"]) {
         let (labels, scores) = (bools(&case["labels"]), nums(&case["scores"]));
@@ -312,7 +288,7 @@ fn paper_protocol_equals_scikit_learn() {
 }
 
 /// Standard normal by Box–Muller.
-fn gauss(rng: &mut ChaCha8Rng) -> f64 {
+pub fn gauss(rng: &mut ChaCha8Rng) -> f64 {
     let (u, v): (f64, f64) = (rng.random(), rng.random());
     (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos()
 }
@@ -447,11 +423,6 @@ fn value_protocol_reads_only_existing_values() {
 
 #[test]
 fn errors_name_their_cause() {
-    #[track_caller]
-    fn says<T: std::fmt::Debug>(result: anyhow::Result<T>, what: &str) {
-        let message = format!("{:#}", result.expect_err("an error"));
-        assert!(message.contains(what), "'{message}' does not say '{what}'");
-    }
     says(wilson(0, 0, 0.95), "n = 0");
     says(wilson(3, 2, 0.95), "3 successes among 2");
     says(accuracy(&[]), "n = 0");
@@ -469,12 +440,12 @@ fn errors_name_their_cause() {
     // A statistic that is undefined in many draws gives an error, not an interval.
     says(Bootstrap::default().units(5, |t| if t[0] > 0 { 1.0 } else { f64::NAN }), "undefined in");
     let (x, labels, groups) = simulate(20, 4, 1.0, 0.0, 0);
-    says(ProbeData::new(x.slice(s![..0, ..]), &[], &[]).map(|_| ()), "empty (0 × 6)");
-    says(ProbeData::new(x.view(), &labels[1..], &groups).map(|_| ()), "80 feature rows but 79 labels");
-    says(ProbeData::new(x.view(), &[true; 80], &groups).map(|_| ()), "single class: all 80");
+    says(ProbeData::new(x.slice(s![..0, ..]), &[], &[]), "empty (0 × 6)");
+    says(ProbeData::new(x.view(), &labels[1..], &groups), "80 feature rows but 79 labels");
+    says(ProbeData::new(x.view(), &[true; 80], &groups), "single class: all 80");
     let mut broken = x.clone();
     broken[[3, 2]] = f32::NAN;
-    says(ProbeData::new(broken.view(), &labels, &groups).map(|_| ()), "row 3, column 2 is NaN");
+    says(ProbeData::new(broken.view(), &labels, &groups), "row 3, column 2 is NaN");
     let rare: Vec<bool> = groups.iter().map(|&g| g == 0).collect();
     let data = ProbeData::new(x.view(), &rare, &groups).unwrap();
     says(GroupedProtocol::default().run(&data), "positive rows come from 1 groups");

@@ -1,17 +1,15 @@
 //! One SFT step and one Switch-GRPO loss against PyTorch (fixtures/make_steps.py), and their invariants.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
-use crate::common::relative;
-use crate::parity::reference::{assert_all, fixtures};
+use crate::common::{one_step, relative};
+use crate::parity::reference::{assert_all, fixture, fixtures, tiny};
 use burn::module::Module;
-use burn::tensor::{DType, Device, FloatDType, GradientCheckpointingStrategy};
+use burn::tensor::{DType, Device, FloatDType, GradientCheckpointingStrategy, Int, Tensor, TensorData};
 use serde::Deserialize;
 use switchyard::corpus::Row;
-use switchyard::latent::{Gradient, HiddenState, Reasoning, Source, SwitchIds};
-use switchyard::method::{CrossEntropy, LrSchedule};
-use switchyard::model::checkpoint::ModelFiles;
+use switchyard::latent::{Gradient, HiddenState, Reasoning, SwitchIds};
+use switchyard::model::checkpoint::{HostTensor, ModelFiles};
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::model::lora::LoraSettings;
 use switchyard::model::{Decoder, Hooks};
@@ -19,49 +17,29 @@ use switchyard::parity::{GRPO_CASES, GrpoValues, grpo_step, sft_step};
 use switchyard::recipe::{Compute, Grpo, Optimizer, ReplayMode};
 use switchyard::train::grpo::{cosine, gradients};
 use switchyard::train::rollouts::{Behaviour, Rollout};
-use switchyard::train::sft::{self, Sft};
+use switchyard::train::sft;
 use switchyard::train::state::PhaseFolder;
 use switchyard::train::trainer::Trainer;
 
 const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: 95 };
 
-fn fixture(name: &str) -> PathBuf {
-    Path::new(".").join("fixtures").join(name)
-}
-
 fn model() -> Decoder {
-    let checkpoint = ModelFiles::open_folder(fixture("tiny/qwen3_tied")).expect("the tiny model");
-    Decoder::load(&checkpoint, &Device::flex().autodiff()).expect("its weights")
+    tiny("qwen3_tied", &Device::flex().autodiff())
 }
 
 #[derive(Deserialize)]
-struct Fact {
+struct RowFixture {
     ids: Vec<u32>,
     prompt: usize,
 }
 
 fn known_rows() -> Vec<Row> {
     let text = std::fs::read_to_string(fixture("latent/rows.json")).expect("rows");
-    let sets: BTreeMap<String, Vec<Fact>> = serde_json::from_str(&text).expect("rows");
+    let sets: BTreeMap<String, Vec<RowFixture>> = serde_json::from_str(&text).expect("rows");
     sets["b"]
         .iter()
         .map(|r| Row { ids: r.ids.clone(), prompt: r.prompt, teacher: None, slots: vec![], noise: None })
         .collect()
-}
-
-fn sft_settings(threads: usize) -> Sft<'static> {
-    Sft {
-        name: "test",
-        steps: 1,
-        schedule: LrSchedule { peak: 1e-3, warmup: 0, cosine_from: 1, steps: 1 },
-        latent_token: IDS.latent,
-        objective: &CrossEntropy { source: Source::HiddenState, gradient: Gradient::Through },
-        resets: &[],
-        restarts: &[],
-        accumulate: 1,
-        threads,
-        checkpoint_every: 1,
-    }
 }
 
 #[test]
@@ -74,11 +52,9 @@ fn an_sft_step_agrees_with_pytorch() {
 
 #[test]
 fn checkpointing_recomputes_and_changes_nothing() {
-    let checkpoint = ModelFiles::open_folder(fixture("tiny/qwen3_tied")).expect("the tiny model");
     let after = |device: Device| {
-        let model = Decoder::load(&checkpoint, &device).expect("its weights");
-        let mut trainer = Trainer::new(model, &Optimizer::default());
-        sft::step(&mut trainer, &sft_settings(1), &known_rows(), 1e-3).expect("a step");
+        let mut trainer = Trainer::new(tiny("qwen3_tied", &device), &Optimizer::default());
+        sft::step(&mut trainer, &one_step(IDS.latent, 1), &known_rows(), 1e-3).expect("a step");
         trainer.decoder().export().expect("weights")
     };
     let before = model().valid().export().expect("weights");
@@ -93,14 +69,12 @@ fn checkpointing_recomputes_and_changes_nothing() {
 #[test]
 fn a_restored_trainer_still_recomputes() {
     let device = Device::flex().autodiff().gradient_checkpointing();
-    let checkpoint = ModelFiles::open_folder(fixture("tiny/qwen3_tied")).expect("the tiny model");
     let begin = || {
-        let model = Decoder::load(&checkpoint, &device).expect("its weights");
         let settings = LoraSettings { rank: 2, ..LoraSettings::default() };
-        Trainer::new(model.with_lora(&settings).expect("factors"), &Optimizer::default())
+        Trainer::new(tiny("qwen3_tied", &device).with_lora(&settings).expect("factors"), &Optimizer::default())
     };
     let step = |trainer: &mut Trainer| {
-        sft::step(trainer, &sft_settings(1), &known_rows(), 1e-3).expect("a step");
+        sft::step(trainer, &one_step(IDS.latent, 1), &known_rows(), 1e-3).expect("a step");
     };
     let folder = tempfile::tempdir().expect("a folder");
     let folder = PhaseFolder::open(folder.path(), "sft").expect("a phase");
@@ -132,7 +106,7 @@ fn a_model_read_in_bf16_equals_the_rounded_f32_one() {
 fn bf16_compute_with_f32_master_weights_is_close_to_f32() {
     let after = |dtype| {
         let mut trainer = Trainer::new(model(), &Optimizer { dtype, ..Optimizer::default() });
-        let stats = sft::step(&mut trainer, &sft_settings(2), &known_rows(), 1e-3).expect("a step");
+        let stats = sft::step(&mut trainer, &one_step(IDS.latent, 2), &known_rows(), 1e-3).expect("a step");
         (stats, trainer.decoder().export().expect("weights"))
     };
     let ((f32_stats, _), (bf16_stats, weights)) = (after(Compute::F32), after(Compute::Bf16));
@@ -160,7 +134,7 @@ fn a_frozen_bf16_base_is_stored_once_next_to_f32_factors() {
     let lora = || model().with_lora(&settings).expect("factors");
     let after = |dtype| {
         let mut trainer = Trainer::new(lora(), &Optimizer { dtype, ..Optimizer::default() });
-        let mut step = || sft::step(&mut trainer, &sft_settings(2), &known_rows(), 3e-3).expect("a step").loss;
+        let mut step = || sft::step(&mut trainer, &one_step(IDS.latent, 2), &known_rows(), 3e-3).expect("a step").loss;
         let losses = [step(), step(), step()];
         (losses, trainer)
     };
@@ -299,8 +273,8 @@ fn nan_steps_are_skipped_and_counted_and_end_the_run() {
 #[test]
 fn lora_composed_once_has_the_gradients_of_lora_composed_at_every_wave() {
     use burn::optim::GradientsParams;
-    use switchyard::method::objective::response_loss;
-    use switchyard::model::lora::LoraSettings;
+    use switchyard::latent::{Sequence, unroll};
+    use switchyard::method::objective::{response_loss, targets};
 
     let settings = LoraSettings { rank: 4, alpha: 8.0, train_embeddings: true, ..LoraSettings::default() };
     let model = model().with_lora(&settings).expect("factors");
@@ -310,23 +284,15 @@ fn lora_composed_once_has_the_gradients_of_lora_composed_at_every_wave() {
     let once = GradientsParams::from_grads(once.loss.backward(), &model);
 
     // The same loss with factors composed at every wave.
-    let sequences: Vec<_> = rows
-        .iter()
-        .enumerate()
-        .map(|(i, r)| switchyard::latent::Sequence::new(i, r.ids.clone(), r.prompt, Some(IDS.latent)).expect("a row"))
-        .collect();
-    let mut hooks = switchyard::model::Hooks::none();
-    let all =
-        switchyard::latent::unroll(&model, &sequences, &HiddenState, Gradient::Through, &mut hooks).expect("unroll");
-    let targets = switchyard::method::objective::targets(&rows, IDS.latent);
+    let sequence = |(i, r): (usize, &Row)| Sequence::new(i, r.ids.clone(), r.prompt, Some(IDS.latent)).expect("a row");
+    let sequences: Vec<_> = rows.iter().enumerate().map(sequence).collect();
+    let all = unroll(&model, &sequences, &HiddenState, Gradient::Through, &mut Hooks::none()).expect("unroll");
+    let targets = targets(&rows, IDS.latent);
     let places: Vec<_> = targets.iter().map(|&(b, p, _)| (b, p)).collect();
     let logits = model.unembed(all.hidden_at(&places).expect("places").unsqueeze_dim(0));
     let ids: Vec<i32> = targets.iter().map(|t| t.2 as i32).collect();
-    let n = ids.len();
-    let ids = burn::tensor::Tensor::<2, burn::tensor::Int>::from_data(
-        burn::tensor::TensorData::new(ids, [1, n]),
-        &logits.device(),
-    );
+    let ids = TensorData::new(ids, [1, targets.len()]);
+    let ids = Tensor::<2, Int>::from_data(ids, &logits.device());
     let loss = switchyard::ops::token_log_probs(logits, ids).sum().neg();
     assert!((loss.clone().into_scalar::<f32>() - once_value).abs() < 1e-3);
     let each = GradientsParams::from_grads(loss.backward(), &model);
@@ -345,17 +311,14 @@ fn lora_composed_once_has_the_gradients_of_lora_composed_at_every_wave() {
 /// `lora.only_new_rows`: in embedding table and head only the rows of these tokens change, bit for bit; factors train as usual.
 #[test]
 fn only_the_rows_of_named_tokens_train() {
-    use switchyard::model::lora::LoraSettings;
-
     for name in ["qwen3_tied", "qwen3_untied"] {
         let plain = |row: Row| Row { ids: row.ids.iter().map(|id| id % 60).collect(), ..row };
         let rows: Vec<Row> = known_rows().into_iter().map(plain).collect();
         let mut learnt = vec![rows[0].ids[0] as usize, rows[0].ids[1] as usize];
         learnt.sort_unstable();
         assert!(learnt[0] != learnt[1]);
-        let checkpoint = ModelFiles::open_folder(fixture("tiny").join(name)).expect("a tiny model");
         let settings = LoraSettings { rank: 4, alpha: 8.0, train_embeddings: true, ..LoraSettings::default() };
-        let model = Decoder::load(&checkpoint, &Device::flex().autodiff()).expect("its weights");
+        let model = tiny(name, &Device::flex().autodiff());
         let before = model.valid().export().expect("weights");
         let after = |token_rows: Option<Vec<u32>>| {
             let optimizer = Optimizer { weight_decay: 0.0, ..Optimizer::default() };
@@ -363,14 +326,12 @@ fn only_the_rows_of_named_tokens_train() {
             let mut trainer = Trainer::new(model, &optimizer);
             trainer.token_rows = token_rows;
             for _ in 0..2 {
-                sft::step(&mut trainer, &sft_settings(1), &rows, 1e-2).expect("a step");
+                sft::step(&mut trainer, &one_step(IDS.latent, 1), &rows, 1e-2).expect("a step");
             }
             trainer.policy().export().expect("weights")
         };
-        let moved = |after: &[(String, switchyard::model::checkpoint::HostTensor)], name: &str| -> Vec<usize> {
-            let of = |all: &[(String, switchyard::model::checkpoint::HostTensor)]| {
-                all.iter().find(|(n, _)| n == name).map(|(_, t)| t.clone())
-            };
+        let moved = |after: &[(String, HostTensor)], name: &str| -> Vec<usize> {
+            let of = |all: &[(String, HostTensor)]| all.iter().find(|(n, _)| n == name).map(|(_, t)| t.clone());
             let (Some(old), Some(new)) = (of(&before), of(after)) else { return vec![] };
             let width = old.shape[1];
             let rows = old.data.chunks(width).zip(new.data.chunks(width)).enumerate();

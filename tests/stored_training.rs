@@ -8,9 +8,8 @@ use burn::module::Module;
 use burn::store::ModuleRecord;
 use burn::tensor::Device;
 use switchyard::corpus::Row;
-use switchyard::latent::{Gradient, Reasoning, Source, SwitchIds};
+use switchyard::latent::{Reasoning, SwitchIds};
 use switchyard::loading::{Checkpoint, NewRows};
-use switchyard::method::{CrossEntropy, LrSchedule};
 use switchyard::model::checkpoint::peft::{Adapter, Apply};
 use switchyard::model::checkpoint::{HostTensor, ModelFiles, write_random};
 use switchyard::model::config::{Family, ModelConfig};
@@ -19,11 +18,11 @@ use switchyard::model::lora::LoraSettings;
 use switchyard::model::{Decoder, Hooks, Matrix};
 use switchyard::recipe::{Compute, Optimizer};
 use switchyard::text::Vocabulary;
-use switchyard::train::sft::{self, Sft};
+use switchyard::train::sft;
 use switchyard::train::state::{CheckpointExport, Over, PhaseFolder, TrainingHistory};
 use switchyard::train::trainer::Trainer;
 
-use crate::common::{relative, tiny_config, values};
+use crate::common::{one_step, relative, tiny_config, values};
 
 /// Twenty words, and more embedding rows than words, as in Qwen3.
 const WORDS: usize = 20;
@@ -74,23 +73,6 @@ fn rows(ids: SwitchIds) -> Vec<Row> {
     (0..4).map(row).collect()
 }
 
-const OBJECTIVE: CrossEntropy = CrossEntropy { source: Source::HiddenState, gradient: Gradient::Through };
-
-fn sft(latent_token: u32) -> Sft<'static> {
-    Sft {
-        name: "test",
-        steps: 3,
-        schedule: LrSchedule { peak: 3e-3, warmup: 0, cosine_from: 3, steps: 3 },
-        latent_token,
-        objective: &OBJECTIVE,
-        resets: &[],
-        restarts: &[],
-        accumulate: 1,
-        threads: 2,
-        checkpoint_every: 1,
-    }
-}
-
 /// Copied rows are close together and have their source's norm; random rows have the requested norm and are uncorrelated.
 #[test]
 fn rows_of_new_tokens_are_copied_or_drawn() {
@@ -113,6 +95,10 @@ fn rows_of_new_tokens_are_copied_or_drawn() {
         let std = norm(row) / 32f64.sqrt();
         assert!((2.0..4.0).contains(&std), "{std}");
     }
+}
+
+fn export<'a>(vocabulary: &'a Vocabulary, reasoning: &'a Reasoning, over: Option<Over<'a>>) -> CheckpointExport<'a> {
+    CheckpointExport { vocabulary, over, reasoning, trained: TrainingHistory::default(), model_card: None }
 }
 
 /// Trained parts of the token tables.
@@ -144,7 +130,7 @@ fn logits(model: &Decoder, switch: SwitchIds) -> Vec<f32> {
 }
 
 fn gradients(trainer: &Trainer, switch: SwitchIds) -> BTreeMap<String, HostTensor> {
-    let (grads, _) = sft::gradients(trainer, &sft(switch.latent), &rows(switch)).expect("gradients");
+    let (grads, _) = sft::gradients(trainer, &one_step(switch.latent, 2), &rows(switch)).expect("gradients");
     gradients_by_name(&trainer.model, &grads).expect("on the host").into_iter().collect()
 }
 
@@ -179,7 +165,7 @@ fn factors_over_stored_weights_have_the_gradients_of_those_over_floats() {
             same_gradients(&gradients(&kept, switch), &theirs, &format!("{}, {tables:?}", path.display()));
             for step in 0..3 {
                 let of = |trainer: &mut Trainer| {
-                    sft::step(trainer, &sft(switch.latent), &rows(switch), 3e-3).expect("a step").loss
+                    sft::step(trainer, &one_step(switch.latent, 2), &rows(switch), 3e-3).expect("a step").loss
                 };
                 let (ours, theirs) = (of(&mut kept), of(&mut wide));
                 assert!((ours - theirs).abs() < 1e-4, "{tables:?}, step {step}: {ours} against {theirs}");
@@ -230,7 +216,7 @@ fn a_phase_writes_an_adapter_that_the_next_one_trains_on() {
                     "{what}: {phase} begins elsewhere"
                 );
                 for _ in 0..2 {
-                    sft::step(&mut trainer, &sft(switch.latent), &rows(switch), 3e-3).expect("a step");
+                    sft::step(&mut trainer, &one_step(switch.latent, 2), &rows(switch), 3e-3).expect("a step");
                 }
                 let learnt = logits(&trainer.policy(), switch);
                 assert!(relative(&learnt, &before) > 1e-3, "{what}: {phase} changed no weight");
@@ -242,14 +228,8 @@ fn a_phase_writes_an_adapter_that_the_next_one_trains_on() {
                     tokens: &[switch.swi, switch.swi_end, switch.latent],
                     tables: tables == Tables::Whole,
                 };
-                let whole = CheckpointExport {
-                    vocabulary: &vocabulary,
-                    over: None,
-                    reasoning: &Reasoning::default(),
-                    trained: TrainingHistory::default(),
-                    model_card: None,
-                };
-                let to = CheckpointExport { over: Some(over), ..whole };
+                let reasoning = Reasoning::default();
+                let [to, whole] = [Some(over), None].map(|over| export(&vocabulary, &reasoning, over));
                 let out = folder.export("checkpoint", &trainer.decoder(), &to).expect("writes");
                 assert!(!out.join("model.safetensors").exists());
                 let adapter = Adapter::open(&out).expect("opens");
@@ -309,13 +289,7 @@ fn a_phase_without_learning_writes_the_rows_of_new_tokens() {
         let name = path.to_str().expect("a path");
         let over = Over { base: &files, name, before: None, tokens: &tokens, tables: true };
         let reasoning = Reasoning::default();
-        let to = CheckpointExport {
-            vocabulary: &vocabulary,
-            over: Some(over),
-            reasoning: &reasoning,
-            trained: TrainingHistory::default(),
-            model_card: None,
-        };
+        let to = export(&vocabulary, &reasoning, Some(over));
         let out = folder.export("checkpoint", &frozen, &to).expect("writes");
         let adapter = Adapter::open(&out).expect("opens");
         let rows: Vec<usize> = tokens.iter().map(|token| *token as usize).collect();
@@ -334,7 +308,7 @@ fn a_restored_run_continues_with_the_same_bits() {
         let (model, vocabulary) = opened(&path, dtype, &Device::flex());
         let switch = ids(&vocabulary);
         let step = |trainer: &mut Trainer| {
-            sft::step(trainer, &sft(switch.latent), &rows(switch), 3e-3).expect("a step");
+            sft::step(trainer, &one_step(switch.latent, 2), &rows(switch), 3e-3).expect("a step");
         };
         let folder = PhaseFolder::open(&root.path().join(format!("{tables:?}-{dtype:?}")), "sft").expect("a phase");
         let mut whole = trainer(model.clone(), switch, tables, dtype);
@@ -369,13 +343,7 @@ fn an_adapter_without_its_base_is_an_error_by_name() {
     let (reasoning, files) = (Reasoning::default(), ModelFiles::open(path.to_str().expect("a path")).expect("opens"));
     let name = path.to_str().expect("a path");
     let over = Over { base: &files, name, before: None, tokens: &[], tables: false };
-    let to = |over| CheckpointExport {
-        vocabulary: &vocabulary,
-        over,
-        reasoning: &reasoning,
-        trained: TrainingHistory::default(),
-        model_card: None,
-    };
+    let to = |over| export(&vocabulary, &reasoning, over);
     let said = folder.export("checkpoint", &frozen, &to(None)).expect_err("refused").to_string();
     assert!(said.contains("not written whole"), "{said}");
     let out = folder.export("checkpoint", &frozen, &to(Some(over))).expect("writes");

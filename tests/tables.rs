@@ -165,5 +165,5 @@ fn a_measured_number_needs_interval_and_n() {
     let mut table = table();
     assert!(table.push(vec![]).unwrap_err().to_string().contains("row 2: 0 cells for 4 columns"));
     let folder = tempfile::tempdir().unwrap();
-    assert!(Table::new("t", "t", vec![]).save(&folder.path().join("x"), Formats::ALL).is_err());
+    assert!(Table::new("t", "t", Vec::<Heading>::new()).save(&folder.path().join("x"), Formats::ALL).is_err());
 }

@@ -415,7 +415,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn an_independent_evaluator_agrees(seed: u64, index in 0u64..1 << 40, split in 0usize..3, family in 0usize..13) {
+    fn an_independent_evaluator_agrees(seed: u64, index in 0u64..1 << 40, split in 0usize..3, family in 0..families().len()) {
         let task = &families()[family];
         let problem = task.problem(Split::ALL[split], seed, index).unwrap();
         check(task, &problem);
@@ -481,7 +481,7 @@ fn splits_share_no_problem() {
 /// Renaming the nodes and reordering the edges of a graph must not move it to another split.
 #[test]
 fn a_graph_keeps_its_split_under_renaming() {
-    use switchyard::tasks::{Program, TaskFamily};
+    use switchyard::tasks::{Program, TaskPlan};
     for row in Task::Graph(Graph::default()).rows(Split::Train, 9, 0..500).unwrap() {
         let Program::Graph(plan) = row.program else { panic!("not a graph") };
         let turn = |node: u32| (node + 5) % plan.nodes;
@@ -489,9 +489,9 @@ fn a_graph_keeps_its_split_under_renaming() {
         renamed.edges = plan.edges.iter().rev().map(|&(a, b)| (turn(a), turn(b))).collect();
         renamed.path = plan.path.iter().map(|&node| turn(node)).collect();
         renamed.negative = turn(plan.negative);
-        assert_eq!(Graph::structure(&plan), Graph::structure(&renamed));
+        assert_eq!(plan.structure(), renamed.structure());
         renamed.edges.pop();
-        assert_ne!(Graph::structure(&plan), Graph::structure(&renamed));
+        assert_ne!(plan.structure(), renamed.structure());
     }
 }
 

@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::{Value, json};
-use switchyard::text::{Prompts, Template, Vocabulary};
+use switchyard::text::{Chat, Prompts, Template, Vocabulary};
 
 const FIXTURES: &str = "fixtures/text";
 
@@ -23,6 +24,11 @@ fn folder(config: &Value) -> tempfile::TempDir {
     fs::copy(Path::new(FIXTURES).join("tokenizer.json"), folder.path().join("tokenizer.json")).expect("copied");
     fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).expect("written");
     folder
+}
+
+/// The default template of such a folder.
+fn chat(config: &Value) -> Chat {
+    Vocabulary::load(folder(config).path()).expect("opens").chat(None).expect("read").expect("a template")
 }
 
 fn with_template(tokens: &Value, template: &Value) -> Value {
@@ -166,10 +172,10 @@ fn numbers_signs_and_raw_text_are_printed_as_python_prints_them() {
         ("{% raw %}\n{{ x }}\n{% endraw %}\n.", "\n{{ x }}\n."),
         ("{% raw -%}\n{{ x }}{%- endraw %}", "{{ x }}"),
     ] {
-        let folder = folder(&json!({ "chat_template": jinja }));
-        let chat = Vocabulary::load(folder.path()).expect("opens").chat(None).expect("read").expect("a template");
         let arguments = json!({ "x": 1e16, "u": u64::MAX });
-        let chat = chat.with(arguments.as_object().cloned().unwrap_or_default()).expect("arguments");
+        let chat = chat(&json!({ "chat_template": jinja }))
+            .with(arguments.as_object().cloned().unwrap_or_default())
+            .expect("arguments");
         assert_eq!(chat.prompt("m").expect("renders"), text, "{jinja}");
     }
 }
@@ -180,8 +186,7 @@ fn expressions_are_rendered_as_jinja2_renders_them() {
     let fixture = fixture("jinja.json");
     let mut wrong = vec![];
     for case in fixture["cases"].as_array().expect("cases") {
-        let folder = folder(&json!({ "chat_template": case[0] }));
-        let chat = Vocabulary::load(folder.path()).expect("opens").chat(None).expect("read").expect("a template");
+        let chat = chat(&json!({ "chat_template": case[0] }));
         let chat = chat.with(fixture["arguments"].as_object().cloned().unwrap_or_default()).expect("arguments");
         let found = chat.prompt("m");
         if found.as_deref().ok() != case[1].as_str() {
@@ -209,9 +214,7 @@ fn a_template_error_gives_the_reason() {
         ("{{ '{0[a]}'.format({'a': 1}) }}", "0[a]"),
         ("{{ '\\N{BULLET}' }}", "escape"),
     ] {
-        let folder = folder(&json!({ "chat_template": jinja }));
-        let chat = Vocabulary::load(folder.path()).expect("opens").chat(None).expect("read").expect("a template");
-        let error = chat.prompt("x").expect_err(jinja).to_string();
+        let error = chat(&json!({ "chat_template": jinja })).prompt("x").expect_err(jinja).to_string();
         assert!(error.contains(said) && error.contains("tokenizer_config.json"), "{jinja}: {error}");
     }
 }
@@ -220,14 +223,10 @@ fn a_template_error_gives_the_reason() {
 #[test]
 fn folders_are_read_as_transformers_reads_them() {
     let fixture = fixture("folders.json");
-    let contents: Vec<Vec<u8>> = fixture["contents"].as_array().expect("contents").iter().map(bytes).collect();
     let texts: Vec<&str> = fixture["texts"].as_array().expect("texts").iter().filter_map(Value::as_str).collect();
     let mut wrong = vec![];
     for (name, case) in fixture["folders"].as_object().expect("folders") {
-        let folder = tempfile::tempdir().expect("a folder");
-        for (file, at) in case["files"].as_object().expect("files") {
-            fs::write(folder.path().join(file), &contents[at.as_u64().expect("a number") as usize]).expect("written");
-        }
+        let folder = written(&fixture, &case["files"]);
         let vocabulary = Vocabulary::load(folder.path()).unwrap_or_else(|error| panic!("{name}: {error:#}"));
         // Written and read again, it is equal.
         let copy = tempfile::tempdir().expect("a folder");
@@ -247,29 +246,24 @@ fn folders_are_read_as_transformers_reads_them() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-fn bytes(content: &Value) -> Vec<u8> {
-    let Some(coded) = content["base64"].as_str() else { return content.as_str().expect("text").as_bytes().to_vec() };
-    let value =
-        |c: u8| b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/".iter().position(|s| *s == c);
-    let mut out = vec![];
-    for four in coded.as_bytes().chunks(4) {
-        let values: Vec<usize> = four.iter().filter_map(|c| value(*c)).collect();
-        let bits = values.iter().enumerate().fold(0u32, |bits, (i, v)| bits | (*v as u32) << (18 - 6 * i));
-        out.extend(bits.to_be_bytes()[1..values.len()].iter());
+/// A folder of `folders.json`.
+fn written(fixture: &Value, files: &Value) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (file, at) in files.as_object().expect("files") {
+        let content = &fixture["contents"][at.as_u64().expect("a number") as usize];
+        let coded = content["base64"].as_str().map(|coded| BASE64_STANDARD.decode(coded).expect("base64"));
+        let bytes = coded.unwrap_or_else(|| content.as_str().expect("text").as_bytes().to_vec());
+        fs::write(folder.path().join(file), bytes).expect("written");
     }
-    out
+    folder
 }
 
 /// As in transformers: with only a tokenizer.model, the configuration's additional tokens count and the map's do not.
 #[test]
 fn additional_tokens_with_a_tokenizer_model_come_from_the_configuration() {
     let fixture = fixture("folders.json");
-    let contents: Vec<Vec<u8>> = fixture["contents"].as_array().expect("contents").iter().map(bytes).collect();
     let read = |map: Value, more: Option<&str>| {
-        let folder = tempfile::tempdir().expect("a folder");
-        for (file, at) in fixture["folders"]["sentencepiece, llama"]["files"].as_object().expect("files") {
-            fs::write(folder.path().join(file), &contents[at.as_u64().expect("a number") as usize]).expect("written");
-        }
+        let folder = written(&fixture, &fixture["folders"]["sentencepiece, llama"]["files"]);
         fs::write(folder.path().join("special_tokens_map.json"), map.to_string()).expect("written");
         let path = folder.path().join("tokenizer_config.json");
         let mut config: Value = serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");

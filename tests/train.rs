@@ -1,7 +1,7 @@
 //! `train` as a user runs it: every phase of `smoke`, kill and resume, invalid settings.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -44,6 +44,18 @@ fn train_on(out: &Path, threads: &str) -> Command {
     command.stdin(Stdio::null());
     command
 }
+
+/// A short run on one thread.
+fn short(method: &str, out: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
+    command.args(["--preset", "smoke", "--method", method, "--threads", "1", "--out"]).arg(out);
+    let sets = ["data.rows=60", "base.steps=9", "boundary.steps=5", "grpo.steps=2", "evaluation.problems=6"];
+    command.args(sets.iter().flat_map(|set| ["--set", set])).args(args);
+    command.stdin(Stdio::null()).output().expect("train runs")
+}
+
+/// Its stages with latents.
+const STAGES: [&str; 2] = ["--set", "latent.stages=[{k=1,steps=3},{k=5,steps=6}]"];
 
 fn weights(out: &Path) -> Vec<Vec<u8>> {
     let file = |phase: &str, name: &str| -> PathBuf { out.join(phase).join("checkpoint").join(name) };
@@ -277,12 +289,7 @@ fn a_branch_reuses_equal_phases_and_trains_the_rest() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let folder = |name: &str| temp.path().join(name);
     let short = |name: &str, args: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
-        command.args(["--preset", "smoke", "--method", "switch", "--threads", "1", "--out"]).arg(folder(name));
-        let sets = ["data.rows=60", "base.steps=9", "boundary.steps=5", "grpo.steps=2", "evaluation.problems=6"];
-        command.args(sets.iter().flat_map(|set| ["--set", set]));
-        command.args(["--set", "latent.stages=[{k=1,steps=3},{k=5,steps=6}]", "--set", "latent.keep_steps=[2,4]"]);
-        command.args(args).stdin(Stdio::null()).output().expect("train runs")
+        short("switch", &folder(name), &[&STAGES[..], &["--set", "latent.keep_steps=[2,4]"], args].concat())
     };
     let finished = |name: &str, args: &[&str]| {
         let output = short(name, args);
@@ -357,13 +364,8 @@ fn a_branch_reuses_equal_phases_and_trains_the_rest() {
 fn grpo_starts_from_a_stage_and_brevity_from_grpo() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let run = |name: &str, args: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
-        command.args(["--preset", "smoke", "--method", "switch_brevity", "--threads", "1", "--out"]);
-        command.arg(temp.path().join(name));
-        let sets = ["data.rows=60", "base.steps=9", "boundary.steps=5", "grpo.steps=2", "evaluation.problems=6"];
-        command.args(sets.iter().flat_map(|set| ["--set", set]));
-        command.args(["--set", "latent.stages=[{k=1,steps=3},{k=5,steps=6}]", "--set", "latent.fresh_stages=true"]);
-        let output = command.args(args).stdin(Stdio::null()).output().expect("train runs");
+        let args = [&STAGES[..], &["--set", "latent.fresh_stages=true"], args].concat();
+        let output = short("switch_brevity", &temp.path().join(name), &args);
         (output.status.code(), text_of(&output))
     };
     let file = |name: &str, file: &str| std::fs::read(temp.path().join(name).join(file)).expect(file);
@@ -407,12 +409,8 @@ fn grpo_starts_from_a_stage_and_brevity_from_grpo() {
 fn evasion_trains_only_on_the_organism() {
     let temp = tempfile::tempdir().expect("a temporary folder");
     let run = |name: &str, args: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
-        command.args(["--preset", "smoke", "--method", "switch_evasion", "--threads", "1", "--out"]);
-        command.arg(temp.path().join(name));
-        let sets = ["data.rows=60", "base.steps=9", "boundary.steps=5", "evaluation.problems=6", "evasion.steps=3"];
-        command.args(sets.iter().flat_map(|set| ["--set", set])).args(args);
-        let output = command.stdin(Stdio::null()).output().expect("train runs");
+        let args = [&["--set", "evasion.steps=3"][..], args].concat();
+        let output = short("switch_evasion", &temp.path().join(name), &args);
         (output.status.code(), text_of(&output))
     };
     let (code, said) = run("chains", &[]);

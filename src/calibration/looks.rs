@@ -264,8 +264,7 @@ fn lowers(built: &Built, mode: &str) -> Option<bool> {
     }
 }
 
-/// All modes from one decode. If the experiment refuses one of them (too few problems for any effect), each mode runs alone, and the
-/// refused one counts as not found.
+/// All modes from one decode. If the experiment refuses one, each mode runs alone, and the refused one counts as not found.
 fn interventions(built: &Built, study: &Study, modes: &[String], steps: &[Steps]) -> Result<Tally> {
     let mut said = match swept(built, study, modes, steps) {
         Err(error) if !error.is::<Interruption>() => Tally::default(),
@@ -304,7 +303,6 @@ fn brings(built: &Built, step: usize) -> bool {
     built.is_read() && built.writes < step + 1 && step < built.reads && built.kind != Purpose::Copied
 }
 
-/// The test of `known_value` at these steps, and its truth.
 fn known_value_test(built: &Built, steps: Steps) -> (&'static str, bool) {
     match steps {
         Steps::Only(step) => (KNOWN_VALUE_STEP, brings(built, step)),

@@ -28,7 +28,6 @@ use known::{Built, study, training};
 use looks::{LOOKS, Look};
 use truths::{TRUTHS, Truth};
 
-/// Settings of a calibration.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Models of each kind of truth at the default n, and the same number at each smaller n.
@@ -91,9 +90,6 @@ impl Settings {
     }
 
     /// The jobs, grouped by kind and n.
-    ///
-    /// # Errors
-    /// A name that is neither an experiment nor a kind of truth; no jobs.
     pub fn jobs(&self) -> Result<Vec<Job>> {
         for name in &self.only {
             if !TRUTHS.iter().any(|t| t.name == name) && !LOOKS.iter().any(|l| l.name == name) {
@@ -121,9 +117,6 @@ impl Settings {
     }
 
     /// Runs jobs, each on its own thread.
-    ///
-    /// # Errors
-    /// An experiment that cannot run; Ctrl-C.
     pub fn run(&self, jobs: &[Job], device: &Device, threads: usize) -> Result<Vec<CalibrationDrawRow>> {
         Ok(parallel::each(jobs, threads, |job| self.run_job(job, device))?.concat())
     }

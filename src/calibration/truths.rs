@@ -226,21 +226,7 @@ fn parts(kind: Purpose, rng: &mut ChaCha8Rng) -> Built {
     let taken = [reader, decoy].into_iter().find(|node| node.0 == layer);
     let decide = (layer, taken.map_or(free, |(_, head)| 1 - head));
     let exit = rng.random_range(2..=5);
-    Built {
-        kind,
-        writer,
-        reader,
-        decide,
-        decoy: Some(decoy),
-        writes: 0,
-        reads: exit,
-        exit,
-        least: 0,
-        triggers: 0,
-        trained: 0,
-        shallow: false,
-        unsure: false,
-    }
+    Built { writer, reader, decide, decoy: Some(decoy), reads: exit, exit, triggers: 0, ..Built::new(kind) }
 }
 
 /// Draws at which steps the value is written and read.

@@ -214,7 +214,6 @@ fn note(study: &Study, config: &Config, rows: &[AccuracyRow]) -> String {
     note
 }
 
-/// Markdown, one row per group.
 pub fn table(rows: &[AccuracyRow], note: &str) -> String {
     let columns = "group | accuracy [95 %] | difference | p (Holm) | with latents | switch rate | latent calls | visible tokens | \
                    capped | truncated";

@@ -90,9 +90,6 @@ fn without_numbers(question: &str) -> String {
 pub(crate) const FILES: &[Files] = &[(PatchedPlaceRow::NAME, PatchRow::NAME)];
 
 /// Patches the pairs of the recipe's task or the file that `rows` lacks.
-///
-/// # Errors
-/// A task without pairs; as [`run_pairs`].
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<PatchedPlaceRow>) -> Result<()> {
     study.say("activation patching");
     places(study, config, &prompts(study, config.candidates)?, rows)

@@ -24,9 +24,6 @@ pub const ABOUT: About =
         .of_switching();
 
 /// One row per budget and number of steps, one per budget, one for all.
-///
-/// # Errors
-/// Questions without a budget; failures of the decoder.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<AdaptiveRow>> {
     let why = || "its questions state no budget (task `adaptive`, or data.budgets = true)".into();
     study.require(study.corpus.budgets, why)?;
@@ -36,7 +33,6 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AdaptiveRow>> {
     by_budget(&problems, &budgets.context("a question without its budget")?)
 }
 
-/// Markdown, one row per budget and number of steps.
 pub fn table(rows: &[AdaptiveRow]) -> String {
     let columns = "budget | steps | switch rate [95 %] | optimal | as optimal | accuracy | best | with a block | without | benefit";
     let all = |value: Option<String>| value.unwrap_or_else(|| "all".into());

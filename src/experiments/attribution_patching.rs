@@ -25,7 +25,8 @@ use rand_chacha::ChaCha8Rng;
 
 use super::head_patching::{cells, row};
 use super::markdown::{largest, table_of, titled};
-use super::{About, Files, Journal, Unfit};
+use super::{About, Files, Journal, Unfit, check_of};
+use crate::recipe::Range::NotNegative;
 use crate::schema::{
     AttributedNodeRow, AttributionAgreementRow, AttributionRow, Component, Form, GradientAt, Identity, LEAST_SHARE,
     PatchMode, PatchedNodeRow, RowFile, attributions, place_name,
@@ -58,22 +59,19 @@ settings! {
         /// Number of cells per form that are also patched, for comparison; 0: none.
         pub sample: usize = 150,
         /// The test ignores effects up to this share of the whole difference.
-        pub least: f64 = LEAST_SHARE,
+        pub least: f64 = LEAST_SHARE => NotNegative,
     }
 }
 
 impl Config {
     fn check(&self) -> Result<()> {
-        ensure!(self.least >= 0.0, "attribution_patching.least must not be below 0, found {}", self.least);
+        check_of("attribution_patching", self, Self::RANGES)?;
         ensure!(!self.forms.is_empty(), "attribution_patching.forms is empty: name latents or text");
         Ok(())
     }
 }
 
 /// Needs a generated task or a file for its pairs.
-///
-/// # Errors
-/// Settings without any work.
 pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     config.check()?;
     Ok(no_pairs(study, "attribution_patching", config.pairs_file.as_deref()))
@@ -82,9 +80,6 @@ pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
 pub(crate) const FILES: &[Files] = &[(AttributedNodeRow::NAME, AttributionRow::NAME)];
 
 /// Attributes the pairs that `rows` lacks, and patches their sampled cells.
-///
-/// # Errors
-/// No pairs; fewer than two usable ones in every form; failures of the model.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<AttributedNodeRow>) -> Result<()> {
     study.say("attribution patching");
     config.check()?;

@@ -16,15 +16,17 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
-use super::layer_probe::{self, Layers};
-use super::{About, Journal, latent_intervention, pass_at_k, switch_benefit};
+use super::layer_probe::values_at_last_layer;
+use super::{About, Journal, check_of, latent_intervention, pass_at_k, switch_benefit};
 use crate::corpus::{Corpus, program};
 use crate::evaluation::Scores;
 use crate::interventions::Steps;
 use crate::latent::{Chain, LatentSource, SerialDepth, Trace};
 use crate::progress::say;
+use crate::recipe::MOST_ROWS;
+use crate::recipe::Range::{AtMost, Count};
 use crate::schema::{
     AT_CHANCE, CardQuestion, CardRow, ChainOf, Evidence, Features, InterventionRow, KnownValueRow, MARGIN, ProbeRow,
     RowFile, SerialDepthRow, Summary, SwitchBenefitRow, SwitchProblemRow, answer, benefit,
@@ -43,25 +45,19 @@ pub const ABOUT: About =
 settings! {
     pub struct Config {
         /// Latent steps that are replaced one at a time, from the first, at most.
-        pub steps: usize = 16,
+        pub steps: usize = 16 => Count(1, MOST_ROWS),
         /// Draws of another problem's latents.
-        pub draws: usize = 3,
+        pub draws: usize = 3 => Count(1, MOST_ROWS),
         /// Sampled answers to each problem.
-        pub samples: usize = 4,
+        pub samples: usize = 4 => Count(2, MOST_ROWS),
         /// Largest effect that still counts as none: *no* needs two one-sided tests that reject it. Above 0, at most 0.5.
-        pub margin: f64 = MARGIN,
+        pub margin: f64 = MARGIN => AtMost(0.5),
     }
 }
 
 /// The lines of a model's card, as rows and in the model card that `train` wrote next to the weights.
-///
-/// # Errors
-/// As [`rows`]; settings out of range.
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
-    let Config { steps, draws, samples, margin } = *config;
-    ensure!(steps > 0 && draws > 0, "card.steps and card.draws must be at least 1, found {steps} and {draws}");
-    ensure!(samples > 1, "card.samples must be at least 2, found {samples}: one answer differs from none");
-    ensure!(margin > 0.0 && margin <= 0.5, "card.margin must be above 0 and at most 0.5, found {margin}");
+    check_of("card", config, Config::RANGES)?;
     let depths = serial_depth(study)?;
     journal.save(SerialDepthRow::NAME, &depths)?;
     let rows = rows(study, config)?;
@@ -107,9 +103,6 @@ pub fn serial_depth(study: &Study) -> Result<Vec<SerialDepthRow>> {
 }
 
 /// The lines of a model's card.
-///
-/// # Errors
-/// Failures of the decoder. An experiment that does not apply gives a line *not asked*.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<CardRow>> {
     rows_by(study, config, None)
 }
@@ -126,7 +119,7 @@ pub(crate) fn rows_by(study: &Study, config: &Config, arithmetic: Option<&dyn Ar
     let summary = caught(interventions(study, config, known, arithmetic))?;
     let by_step = caught(steps(study, config))?;
     let benefits = caught(benefits(study))?;
-    let probes = caught(probes(study))?;
+    let probes = caught(values_at_last_layer(study))?;
     let memorised = caught(memorised(study, margin))?;
     let deeper = caught(deeper(study, margin))?;
     let varies = caught(varies(study, config))?;
@@ -148,8 +141,7 @@ pub(crate) fn rows_by(study: &Study, config: &Config, arithmetic: Option<&dyn Ar
     answer(&identity, margin, CardQuestion::ALL.iter().map(|&question| (question, found(question))).collect())
 }
 
-/// The result of an experiment, or the reason why it does not apply to this model and data. Other errors, and a stop by the user, are
-/// returned as errors.
+/// The result of an experiment, or the reason why it does not apply to this model and data. Other errors are returned as errors.
 pub(super) fn caught<T>(result: Result<T>) -> Result<Result<T, String>> {
     match result {
         Err(why) if why.is::<DoesNotApply>() || why.is::<TooFew>() => Ok(Err(format!("{why:#}"))),
@@ -161,7 +153,6 @@ fn from<T>(result: &Result<T, String>, evidence: impl Fn(&T) -> Evidence) -> Evi
     result.as_ref().map_or_else(|why| Evidence::Missing(why.clone()), evidence)
 }
 
-/// Latent steps of the longest block.
 fn longest_block(study: &Study) -> Result<usize> {
     let longest = study.sweep()?.bank.steps();
     study.require(longest > 0, || "no problem has a latent block".to_owned())?;
@@ -189,12 +180,6 @@ fn benefits(study: &Study) -> Result<Vec<SwitchBenefitRow>> {
     let mut problems = Measurements::in_memory();
     switch_benefit::measure(study, &switch_benefit::Config::default(), &mut problems)?;
     benefit(&problems.sorted(|row: &SwitchProblemRow| row.problem)?)
-}
-
-/// Probes for values at the last layer.
-fn probes(study: &Study) -> Result<Vec<ProbeRow>> {
-    let layers = Layers::Listed(vec![study.model.config().num_hidden_layers]);
-    layer_probe::values_alone(study, &layer_probe::Config { layers, ..Default::default() })
 }
 
 /// Loss of accuracy under a mode at all steps.
@@ -271,7 +256,7 @@ fn of_number(number: Estimate, p: f64, margin: f64, detail: String) -> Evidence 
 /// Training problems against unseen ones: one problem of each program, paired within subject and level.
 fn memorised(study: &Study, margin: f64) -> Result<Evidence> {
     let trained = study.training_problems()?;
-    let (seen, unseen) = (study.decode_others(&trained.corpus)?, study.decoded()?.0);
+    let (seen, unseen) = (study.decode_with(&study.model, &trained.corpus)?, study.decoded()?.0);
     let is_unseen = |problem: &Problem| !trained.programs.contains(&program(problem));
     let seen = by_kind(&trained.corpus, &seen, |_| true);
     let (mut unseen, mut before, mut after) = (by_kind(&study.corpus, unseen, is_unseen), vec![], vec![]);
@@ -323,7 +308,7 @@ fn by_kind<'a>(
 /// Problems one level beyond the hardest trained one, against a guess.
 fn deeper(study: &Study, margin: f64) -> Result<Evidence> {
     let problems = study.deeper_problems()?;
-    let right = study.decode_others(problems)?.accuracy;
+    let right = study.decode_with(&study.model, problems)?.accuracy;
     let guess = problems.guess();
     let hardest = study.corpus.test.iter().filter_map(|problem| problem.level).max();
     let outcomes = &study.decoded()?.0.outcomes;
@@ -363,7 +348,6 @@ fn two_sided(number: Estimate) -> f64 {
     (2.0 * number.p_above(0.0).min(number.scaled(-1.0).p_above(0.0))).min(1.0)
 }
 
-/// Markdown: one line per question.
 pub fn table(rows: &[CardRow]) -> String {
     let line = |row: &CardRow| {
         let effect =

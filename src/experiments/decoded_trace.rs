@@ -61,6 +61,14 @@ settings! {
     }
 }
 
+impl Config {
+    pub(super) fn check(&self) -> Result<()> {
+        let unused = self.probe.draws != ValueProtocol::default().draws;
+        ensure!(!unused, "decoded_trace.probe.draws has no effect: only single predictions of the probe are read");
+        Ok(())
+    }
+}
+
 /// Verifies a chain. Arguments: index of the test problem, value of each step. Returns whether each step follows from those before it
 /// and, last, whether the answer follows from the steps.
 pub type Derivation<'a> = dyn Fn(usize, &[&str]) -> Vec<bool> + Sync + 'a;
@@ -122,9 +130,6 @@ impl ReadProblem {
 }
 
 /// One row per reader and latent.
-///
-/// # Errors
-/// No block replaces a known step of a generated task; a layer that does not exist.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<DecodedTraceRow>> {
     let test = &study.corpus.test;
     match &study.recipe.task {
@@ -142,6 +147,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DecodedTraceRow>> {
 
 /// [`rows`] with the caller's derivation.
 pub fn rows_by(study: &Study, config: &Config, derivation: &Derivation) -> Result<Vec<DecodedTraceRow>> {
+    config.check()?;
     study.chooses_blocks()?;
     let depth = study.model.config().num_hidden_layers;
     let layer = config.layer.unwrap_or(depth);
@@ -236,8 +242,7 @@ impl<'a> LatentStates<'a> {
         Ok(Self { study, all, recall, at, states: states.remove(0), words, tokens })
     }
 
-    /// Reads each block of the problems `mine` at one of its latents; `None` if the reader cannot be used: values of several tokens, or too
-    /// few problems for a probe.
+    /// Reads each block of the problems `mine` at one latent; `None` for values of several tokens, or too few problems for a probe.
     fn read(&self, probe: &ValueProtocol, reader: Reader, mine: &[usize], latent: usize) -> Result<Readings<'a>> {
         let keys: Vec<(usize, usize)> =
             mine.iter().flat_map(|&i| (0..self.all[i].blocks.len()).map(move |b| (i, b))).collect();
@@ -406,7 +411,6 @@ fn donors(lengths: &[Vec<usize>], seed: u64) -> Vec<(usize, usize)> {
     pairs
 }
 
-/// Markdown, one row per reader and latent.
 pub fn table(rows: &[DecodedTraceRow]) -> String {
     let columns = "reader | latent | valid [95 %] | steps that follow | another problem's values | several blocks: valid | \
                    moved to other steps | verdict";

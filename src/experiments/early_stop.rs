@@ -98,9 +98,6 @@ struct StopResult {
 }
 
 /// One row per k, the full run last.
-///
-/// # Errors
-/// A k beyond the longest block; no block in any problem; failures of the decoder.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<EarlyStopRow>> {
     let (_, traces) = study.decoded()?;
     let full: Vec<Trace> = traces.iter().filter(|trace| trace.latent_calls() > 0).cloned().collect();
@@ -206,7 +203,6 @@ fn of_stops(study: &Study, stops: &[StopResult], controls: &[Flips]) -> Result<V
     Ok(rows)
 }
 
-/// Markdown, one row per k.
 pub fn table(rows: &[EarlyStopRow]) -> String {
     let columns = "latents kept | accuracy [95 %] | answer of the full run | of another problem's | settled | reversed later | \
                    log p(gold) | difference | later ones of another problem | verdict";

@@ -65,7 +65,6 @@ fn see(trace: &Trace) -> impl Iterator<Item = EntropySample> {
     })
 }
 
-/// Markdown, one row per kind.
 pub fn table(rows: &[EntropyRow]) -> String {
     table_of("kind | positions | H (nats) | log p", rows, |r| {
         format!("{} | {} | {} | {}", r.kind, r.positions, cell(r.entropy, 3), cell(r.logprob, 3))

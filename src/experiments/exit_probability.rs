@@ -32,10 +32,6 @@ struct ExitSample {
     first: bool,
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// A model that never switches; failures of the model.
 pub fn run(study: &Study, _config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study)?;
     journal.save(ExitRow::NAME, &rows)?;
@@ -104,7 +100,6 @@ fn observe(study: &Study) -> Result<(usize, Vec<ExitSample>)> {
     Ok((traces.len(), seen))
 }
 
-/// Markdown, one row per group and step.
 pub fn table(rows: &[ExitRow]) -> String {
     table_of("group | step | blocks | p(</swi>) | `</swi>` first | most may end", rows, |r| {
         let (ExitRow { group, step, blocks, p_exit, exits, .. }, ends) = (r, if r.ends() { "yes" } else { "—" });

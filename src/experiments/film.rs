@@ -10,11 +10,13 @@
 use anyhow::{Result, ensure};
 
 use super::card::caught;
-use super::layer_probe::{self, Layers};
+use super::layer_probe::values_at_last_layer;
 use super::markdown::table_of;
-use super::{About, latent_intervention};
+use super::{About, check_of, latent_intervention};
 use crate::interventions::Steps;
 use crate::nth::Nth;
+use crate::recipe::MOST_ROWS;
+use crate::recipe::Range::Count;
 use crate::schema::{Features, FilmRow, Holds, InterventionRow, KnownValueRow, NORMAL, ProbeRow, Summary};
 use crate::stats::by_problem::cell;
 use crate::stats::{Flips, LEVEL, wilson};
@@ -28,20 +30,17 @@ pub const ABOUT: About =
 settings! {
     pub struct Config {
         /// Latent steps that are replaced one at a time, from the first, at most.
-        pub steps: usize = 8,
+        pub steps: usize = 8 => Count(1, MOST_ROWS),
         /// The checkpoints of the film in the order of training; empty: this one.
         pub frames: Vec<String> = vec![],
     }
 }
 
 /// One row per latent step.
-///
-/// # Errors
-/// A checkpoint that is not among the frames or never opens a block; failures of the decoder.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<FilmRow>> {
+    check_of("film", config, Config::RANGES)?;
     let place = config.frames.iter().position(|frame| frame.replace('/', "-") == study.short_name());
     ensure!(config.frames.is_empty() || place.is_some(), "film.frames: {} is not among them", study.short_name());
-    ensure!(config.steps > 0, "film.steps must be at least 1, found 0");
     let steps = study.longest_block().min(config.steps);
     study.require(steps > 0, || "its rule opens no latent block".to_owned())?;
     let known = is_known(study).then_some(KnownValueRow::MODE);
@@ -52,7 +51,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<FilmRow>> {
         ..Default::default()
     };
     let Summary { rows, known } = caught(latent_intervention::summary(study, &asked, None))?.unwrap_or_default().0;
-    let probes = caught(probes(study))?.unwrap_or_default();
+    let probes = caught(values_at_last_layer(study))?.unwrap_or_default();
     let right = study.sweep()?.normal.iter().filter(|outcome| outcome.correct).count();
     let n = study.corpus.test.len();
     let accuracy = wilson(right, n, LEVEL)?;
@@ -75,12 +74,6 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<FilmRow>> {
     Ok((0..steps).map(row).collect())
 }
 
-fn probes(study: &Study) -> Result<Vec<ProbeRow>> {
-    let layers = Layers::Listed(vec![study.model.config().num_hidden_layers]);
-    layer_probe::values_alone(study, &layer_probe::Config { layers, ..Default::default() })
-}
-
-/// Markdown: one line per step.
 pub fn table(rows: &[FilmRow]) -> String {
     let columns = "step | effect of resample [95 %] | follows the value | readout";
     table_of(columns, rows, |row| {

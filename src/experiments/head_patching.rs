@@ -21,7 +21,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 
 use super::markdown::{largest, table_of, titled};
-use super::{About, Files, Journal, Unfit};
+use super::{About, Files, Journal, Unfit, check_of};
+use crate::recipe::Range::NotNegative;
 use crate::schema::{
     Component, Form, FormsRow, HeadPatchRow, Identity, LEAST_SHARE, PatchMode, PatchedNodeRow, RowFile, agreement,
     place_name, shares, too_few,
@@ -54,13 +55,13 @@ settings! {
         /// Patch every position by its number, of the pairs with the most common length.
         pub every_position: bool = false,
         /// The test ignores effects up to this share of the whole difference.
-        pub least: f64 = LEAST_SHARE,
+        pub least: f64 = LEAST_SHARE => NotNegative,
     }
 }
 
 impl Config {
     fn check(&self) -> Result<()> {
-        ensure!(self.least >= 0.0, "head_patching.least must not be below 0, found {}", self.least);
+        check_of("head_patching", self, Self::RANGES)?;
         ensure!(!self.modes.is_empty(), "head_patching.modes is empty: name denoise, noise or mean");
         ensure!(!self.forms.is_empty(), "head_patching.forms is empty: name latents or text");
         Ok(())
@@ -68,9 +69,6 @@ impl Config {
 }
 
 /// Needs a generated task or a file for its pairs.
-///
-/// # Errors
-/// Settings without any work.
 pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     config.check()?;
     Ok(no_pairs(study, "head_patching", config.pairs_file.as_deref()))
@@ -79,9 +77,6 @@ pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
 pub(crate) const FILES: &[Files] = &[(PatchedNodeRow::NAME, HeadPatchRow::NAME)];
 
 /// Patches the pairs that `rows` lacks.
-///
-/// # Errors
-/// No pairs; fewer than two usable ones in every form; failures of the model.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<PatchedNodeRow>) -> Result<()> {
     study.say("head patching");
     let given = read_prompts(study, config.pairs_file.as_deref())?;
@@ -99,7 +94,6 @@ pub(crate) fn conclude(config: &Config, rows: Measurements<PatchedNodeRow>, jour
     Ok(table(&rows) + &forms.map_or_else(String::new, |forms| agreement_note(&forms)))
 }
 
-/// The maps, in memory.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<HeadPatchRow>> {
     shares(&measure_in_memory(|rows| measure(study, config, rows))?, config.least)
 }
@@ -124,9 +118,6 @@ fn patched(
 }
 
 /// Patches the pairs of a form that `rows` lacks: every node × place, in every mode.
-///
-/// # Errors
-/// Records of another run; failures of the model.
 pub(super) fn patch_form(
     study: &Study,
     (form, pairs): (Form, &[Pair]),

@@ -38,9 +38,6 @@ pub(super) fn tables(rows: Measurements<Observation>, why: Option<String>, journ
 type Silent = BTreeMap<usize, String>;
 
 /// Checks the observations of a whole run, cell by cell.
-///
-/// # Errors
-/// A rule without effect; a self-patch that changed something.
 fn check(observations: &[Observation]) -> Result<Silent> {
     let mut cells: BTreeMap<usize, Vec<&Observation>> = BTreeMap::new();
     observations.iter().for_each(|o| cells.entry(o.cell).or_default().push(o));
@@ -106,9 +103,6 @@ fn leave_out(observations: &mut Vec<Observation>, silent: Silent, skipped: &mut 
 }
 
 /// The tables of the observations that `measure` makes, and the excluded cells with reasons.
-///
-/// # Errors
-/// A rule without effect; a self-patch that changed something; failures of `measure`.
 pub(super) fn in_memory_summary(
     measure: impl FnOnce(&mut Measurements<Observation>) -> Result<()>,
 ) -> Result<(Summary, Vec<String>)> {
@@ -135,7 +129,6 @@ fn ranked(rows: &[InterventionRow]) -> Vec<&InterventionRow> {
     normal.into_iter().chain(others).collect()
 }
 
-/// Markdown, one row per mode.
 pub fn table(Summary { rows, known }: &Summary) -> String {
     let columns = "mode | where | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | diagnostic by chance | \
     lost / gained | p (Holm) | verdict | margin of gold (nats) | firings | mean ‖Δ‖";

@@ -21,6 +21,8 @@ use crate::latent::{Sequence, sampling};
 use crate::model::HookPoint;
 use crate::nth::Nth;
 use crate::parallel;
+use crate::recipe::MOST_ROWS;
+use crate::recipe::Range::Count;
 use crate::schema::{Form, JacobianLensRow, Transport, stream_name};
 use crate::stats::MeanVector;
 use crate::stats::by_problem::{mean, share};
@@ -39,7 +41,7 @@ pub const ABOUT: About = About::asking(
 settings! {
     pub struct Config {
         /// Maximum number of problems with a tagged span.
-        pub problems: usize = 100,
+        pub problems: usize = 100 => Count(4, MOST_ROWS),
         /// Layers to read, 0 to the number of blocks; empty: all.
         pub layers: Vec<usize> = vec![],
         /// Dimensions of the final state per backward pass: the number of copies of a sequence in memory.
@@ -49,8 +51,7 @@ settings! {
 
 impl Config {
     fn layers(&self, blocks: usize) -> Result<Vec<usize>> {
-        check_of("jacobian_lens", self)?;
-        ensure!(self.problems >= 4, "jacobian_lens.problems must be at least 4, found {}", self.problems);
+        check_of("jacobian_lens", self, Self::RANGES)?;
         layers_named("jacobian_lens", &self.layers, blocks)
     }
 }
@@ -58,7 +59,6 @@ impl Config {
 /// Layer and latent step.
 type Cell = (usize, usize);
 
-/// The data of a cell.
 #[derive(Default)]
 struct CellFit {
     /// The mean Jacobians of both halves, `[D, D]`.
@@ -77,9 +77,6 @@ struct LensProblem<'a> {
 }
 
 /// One row per reading, step and layer.
-///
-/// # Errors
-/// A layer that does not exist; fewer than four problems with a block before the answer; failures of the model.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<JacobianLensRow>> {
     let layers = config.layers(study.model.config().num_hidden_layers)?;
     let solutions = solution_forms(study, config.problems)?;

@@ -65,9 +65,6 @@ impl Journal {
     }
 
     /// Runs `tables`, which computes and writes all records at once.
-    ///
-    /// # Errors
-    /// Failures of `tables`; another process that writes them.
     pub(crate) fn observed(&mut self, tables: impl FnOnce(&mut Self) -> Result<String>) -> Result<String> {
         self.begun = Some(RowWriter::create(&self.folder, &self.name(self.files.1))?);
         let done = tables(self);
@@ -76,9 +73,6 @@ impl Journal {
     }
 
     /// Measures missing units, then makes their tables; with several processes, the tables are made later by another program.
-    ///
-    /// # Errors
-    /// A folder that cannot be written; unfinished records of another type or setup; failures of `measure` and `conclude`.
     pub(crate) fn measured<R: Measurement>(
         &mut self,
         measure: impl FnOnce(&mut Measurements<R>) -> Result<()>,
@@ -106,9 +100,6 @@ impl Journal {
     }
 
     /// Joins the measurements of shards, and makes the tables of all.
-    ///
-    /// # Errors
-    /// Records of another type, or not of all shards; a folder that cannot be written; failures of `conclude`.
     pub(crate) fn merged<R: Measurement>(
         &mut self,
         of: &[FlatRow],
@@ -139,9 +130,6 @@ impl Journal {
     }
 
     /// Writes a table of rows.
-    ///
-    /// # Errors
-    /// No rows, a disk that cannot be written.
     pub fn save<R: Columns + Serialize>(&mut self, name: &str, rows: &[R]) -> Result<()> {
         self.write(name, rows, true)
     }

@@ -12,7 +12,6 @@ pub(crate) fn by_step(first: String, steps: usize, cell: impl Fn(usize) -> Strin
     (1..=steps).fold(first, |row, step| row + " | " + &cell(step))
 }
 
-/// A table with its title.
 pub(crate) fn titled(title: &str, table: &str) -> String {
     format!("{title}\n\n{table}")
 }
@@ -28,17 +27,4 @@ pub(crate) fn largest<'r, R>(rows: impl Iterator<Item = &'r R>, n: usize, size: 
     rows.sort_by(|a, b| size(b).total_cmp(&size(a)));
     rows.truncate(n);
     rows
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{table_of, titled};
-
-    #[test]
-    fn every_column_has_a_rule() {
-        let empty = table_of("mode | p(</swi>) | n", [(); 0], |()| String::new());
-        assert_eq!(empty, "| mode | p(</swi>) | n |\n| --- | --- | --- |\n");
-        let table = table_of("n", [1, 2], |n| n.to_string());
-        assert_eq!(titled("What was found.", &table), "What was found.\n\n| n |\n| --- |\n| 1 |\n| 2 |\n");
-    }
 }

@@ -21,7 +21,7 @@ use serde_json::Value;
 pub use journal::Journal;
 
 use crate::nth::Nth;
-use crate::recipe::{MOST_ROWS, set};
+use crate::recipe::{MOST_ROWS, Range, set};
 use crate::schema::stream_name;
 use crate::store::FlatRow;
 use crate::study::Study;
@@ -34,8 +34,7 @@ pub struct About {
     pub asks: &'static str,
     /// Runs only if `--only` names it, so that `probe` and `intervene` without arguments are short.
     pub on_request: bool,
-    /// Whether it also measures the checkpoint that GRPO started from, if no phases or experiments are named: those that claims about RL
-    /// compare. The others cost minutes and do not concern RL.
+    /// Whether it also measures the checkpoint that GRPO started from if no phases or experiments are named: for claims about RL.
     pub of_grpo_start: bool,
     /// Whether it reads decoded responses, which shards of `probe` save.
     pub reads_responses: bool,
@@ -60,32 +59,26 @@ impl About {
         }
     }
 
-    #[must_use]
     pub const fn on_request(self) -> Self {
         Self { on_request: true, ..self }
     }
 
-    #[must_use]
     pub const fn of_grpo_start(self) -> Self {
         Self { of_grpo_start: true, ..self }
     }
 
-    #[must_use]
     pub const fn of_responses(self) -> Self {
         Self { reads_responses: true, ..self }
     }
 
-    #[must_use]
     pub const fn of_text_alone(self) -> Self {
         Self { only_decodes: true, ..self }
     }
 
-    #[must_use]
     pub const fn of_switching(self) -> Self {
         Self { of_switching: true, ..self }
     }
 
-    #[must_use]
     pub const fn at_first(self) -> Self {
         Self { first_look: true, ..self }
     }
@@ -113,21 +106,26 @@ pub struct Experiment {
 const COUNTS: [&str; 10] =
     ["problems", "candidates", "pairs", "samples", "updates", "batch", "top", "folds", "together", "judged"];
 
-impl Settings {
-    /// Checks that hold for every experiment; [`Experiment::unfit`] has the others.
-    ///
-    /// # Errors
-    /// A count of 0 or beyond [`MOST_ROWS`]; a number that is not finite; a list with duplicates.
-    pub fn check(&self) -> Result<()> {
-        let [given, plain] = [self, &Self::default()].map(serde_json::to_value);
-        checked("settings", &given?, &plain?)
-    }
+/// Settings by their names, with the ranges that `settings!` declares.
+type Ranges = &'static [(&'static str, Range)];
+
+/// `Config::RANGES` of settings without any declared range; an own constant hides this one.
+trait WithoutRanges {
+    const RANGES: Ranges = &[];
 }
 
-/// [`Settings::check`] of one experiment, for calls of the library.
-fn check_of<C: Default + Serialize>(name: &str, config: &C) -> Result<()> {
+impl<C: Described> WithoutRanges for C {}
+
+/// [`Settings::check`] of one experiment, also for calls of the library.
+fn check_of<C: Default + Serialize>(place: &str, config: &C, ranges: Ranges) -> Result<()> {
     let [given, plain] = [config, &C::default()].map(serde_json::to_value);
-    checked(name, &given?, &plain?)
+    checked(place, &given?, &plain?)?;
+    let settings = toml::Table::try_from(config)?;
+    for (key, range) in ranges {
+        let Some(value) = settings.get(*key) else { continue };
+        ensure!(range.admits(value), "{place}.{key} must be {}, found {value}", range.said());
+    }
+    Ok(())
 }
 
 /// JSON cannot represent a float that is not finite: it is null, but the default is not.
@@ -150,8 +148,7 @@ fn checked(place: &str, given: &Value, plain: &Value) -> Result<()> {
     }
 }
 
-/// The named layers of the stream, by default all: 0 is the embedding, l the output of `blocks.{l-1}`. An error for a layer that
-/// the model lacks.
+/// The named layers of the stream, by default all: 0 is the embedding, l the output of `blocks.{l-1}`.
 fn layers_named(experiment: &str, named: &[usize], blocks: usize) -> Result<Vec<usize>> {
     if let Some(layer) = named.iter().find(|layer| **layer > blocks) {
         bail!(
@@ -162,7 +159,7 @@ fn layers_named(experiment: &str, named: &[usize], blocks: usize) -> Result<Vec<
     Ok(if named.is_empty() { (0..=blocks).collect() } else { named.to_vec() })
 }
 
-/// The named latent steps as indices, by default all. An error for a step beyond the longest block.
+/// The named latent steps as indices, by default all.
 fn steps_named(experiment: &str, named: &[Nth], longest: usize) -> Result<Vec<usize>> {
     if let Some(step) = named.iter().find(|step| step.index() >= longest) {
         bail!("{experiment}.steps: no block has a step {step}; the longest has {longest}");
@@ -182,8 +179,7 @@ pub enum Run {
     Pair(fn(&Study, &Study, &Settings, &mut Journal) -> Result<String>),
 }
 
-/// Why an experiment cannot run on a checkpoint, if so; it is then skipped unless the user named it. Invalid settings are errors
-/// instead.
+/// Why an experiment cannot run on a checkpoint, if so; it is skipped unless the user named it.
 pub type Unfit = Option<String>;
 
 impl Settings {
@@ -260,6 +256,18 @@ macro_rules! experiments {
             $(pub $measured: $measured::Config,)*
         }
 
+        impl Settings {
+            /// Checks of each experiment's settings alone; [`Experiment::unfit`] has those that depend on the checkpoint.
+            ///
+            /// # Errors
+            /// A number out of its range; a count of 0 or beyond [`MOST_ROWS`]; a list with duplicates; a setting without effect.
+            pub fn check(&self) -> Result<()> {
+                $(check_of(concat!("settings.", stringify!($one)), &self.$one, $one::Config::RANGES)?;)*
+                $(check_of(concat!("settings.", stringify!($measured)), &self.$measured, $measured::Config::RANGES)?;)*
+                self.decoded_trace.check()
+            }
+        }
+
         /// All experiments in the order of execution.
         pub const ALL: &[Experiment] = &[
             $(experiments!(@ $one, Run::One(|study, settings, journal| {
@@ -323,13 +331,19 @@ mod tests {
     #[test]
     fn settings_that_nothing_can_be_run_with_are_refused_for_every_experiment() {
         Settings::default().check().expect("the defaults");
-        let error = check_of("subspace", &subspace::Config { batch: 0, ..Default::default() }).expect_err("no batch");
+        let none = subspace::Config { batch: 0, ..Default::default() };
+        let error = check_of("subspace", &none, subspace::Config::RANGES).expect_err("no batch");
         assert_eq!(error.to_string(), "subspace.batch must be at least 1, found 0");
         for (written, wrong) in [
             ("latent_intervention = { draws = 100000000000 }", "settings.latent_intervention.draws must be at most"),
             ("subspace = { ranks = [2, 10000001] }", "settings.subspace.ranks must be at most"),
             ("subspace = { learning_rate = nan }", "settings.subspace.learning_rate must be a finite number"),
             ("pass_at_k = { temperature = inf }", "settings.pass_at_k.temperature must be a finite number"),
+            ("card = { margin = 0.6 }", "settings.card.margin must be a number above 0 and at most 0.5, found 0.6"),
+            ("film = { steps = 0 }", "settings.film.steps must be a whole number from 1 to"),
+            ("pass_at_k = { temperature = 0 }", "settings.pass_at_k.temperature must be a number above 0, found 0.0"),
+            ("monitor = { doses = [0.5, 1.0] }", "settings.monitor.doses must be each a number above 0 and below 1"),
+            ("decoded_trace = { probe = { draws = 5 } }", "decoded_trace.probe.draws has no effect"),
             ("steering = { problems = 0 }", "settings.steering.problems must be at least 1, found 0"),
             ("steering = { layers = [2, 1, 2] }", "settings.steering.layers: 2 is named twice"),
             (

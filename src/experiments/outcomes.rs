@@ -13,7 +13,6 @@ pub const ABOUT: About = About::asking("every problem's outcome and length (fig:
     .of_responses()
     .of_text_alone();
 
-/// The rows, in the order of the problems.
 pub fn rows(study: &Study, _config: &Config) -> Result<Vec<OutcomeRow>> {
     let (scores, traces) = study.decoded()?;
     let corpus = &study.corpus;

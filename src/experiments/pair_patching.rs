@@ -16,9 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use super::head_patching::patch_form;
 use super::markdown::{largest, or_dash, table_of, titled};
-use super::{About, Files, Journal, Unfit};
+use super::{About, Files, Journal, Unfit, check_of};
 use crate::latent::Sequence;
 use crate::progress::say;
+use crate::recipe::Range::NotNegative;
 use crate::schema::{
     Component, Form, HeadPatchRow, LEAST_SHARE, PatchMode, PatchedNodeRow, place_name, place_order, shares,
     stream_name, too_few,
@@ -59,7 +60,7 @@ settings! {
         /// As in `head_patching`.
         pub modes: Vec<PatchMode> = vec![PatchMode::Denoise, PatchMode::Noise],
         /// The test ignores effects up to this share of the whole difference.
-        pub least: f64 = LEAST_SHARE,
+        pub least: f64 = LEAST_SHARE => NotNegative,
     }
 }
 
@@ -69,8 +70,7 @@ impl Config {
         let known = self.components.iter().all(|component| patched.contains(component));
         ensure!(known && !self.components.is_empty(), "pair_patching.components: name head, mlp or resid");
         ensure!(!self.modes.is_empty(), "pair_patching.modes is empty: name denoise, noise or mean");
-        ensure!(self.least >= 0.0, "pair_patching.least must not be below 0, found {}", self.least);
-        Ok(())
+        check_of("pair_patching", self, Self::RANGES)
     }
 
     fn nodes(&self, study: &Study) -> Vec<Node> {
@@ -85,9 +85,6 @@ impl Config {
 }
 
 /// Reads its pairs, so that a malformed line is refused before any work.
-///
-/// # Errors
-/// As [`read`]; settings without any work.
 pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     config.check()?;
     let name = &study.name;
@@ -105,9 +102,6 @@ pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
 pub(crate) const FILES: &[Files] = &[(PatchedNodeRow::PAIRS, HeadPatchRow::PAIRS)];
 
 /// Patches the pairs that `rows` lacks.
-///
-/// # Errors
-/// As [`read`]; pairs whose positions cannot be compared; fewer than two usable pairs of a form; failures of the model.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<PatchedNodeRow>) -> Result<()> {
     study.say("patching pairs");
     config.check()?;
@@ -144,7 +138,6 @@ pub(crate) fn conclude(config: &Config, rows: Measurements<PatchedNodeRow>, jour
     Ok(table(&rows))
 }
 
-/// The map, in memory.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<HeadPatchRow>> {
     shares(&measure_in_memory(|rows| measure(study, config, rows))?, config.least)
 }

@@ -83,7 +83,7 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<PartSwapRow>> {
         let weight_change = change(&first.model, &part.put(&first.model, &second.model))?;
         for (host, study, other) in [(Host::Earlier, first, second), (Host::Later, second, first)] {
             let before = study.decoded()?.0;
-            let after = study.decode_as(&part.put(&study.model, &other.model))?;
+            let after = study.decode_with(&part.put(&study.model, &other.model), &study.corpus)?;
             let flips = |of: fn(&crate::evaluation::Outcome) -> bool| {
                 let of = |scores: &Scores| scores.outcomes.iter().map(of).collect::<Vec<bool>>();
                 Flips::count(&of(before), &of(&after))
@@ -123,7 +123,6 @@ fn change(model: &Decoder, swapped: &Decoder) -> Result<f64> {
     Ok(if moved == 0.0 { 0.0 } else { (moved / whole).sqrt() })
 }
 
-/// Markdown, one row per part and phase.
 pub fn table(rows: &[PartSwapRow]) -> String {
     let columns =
         "part | into | change of weights | accuracy [95 %] | change | switch rate | change | p (Holm) | verdict";

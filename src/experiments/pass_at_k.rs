@@ -7,13 +7,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
-use super::About;
 use super::markdown::table_of;
+use super::{About, check_of};
 use crate::evaluation::requests;
 use crate::latent::{DecodeSettings, Request, Sampling, Trace, decode};
 use crate::model::Hooks;
+use crate::recipe::Range::Positive;
 use crate::schema::PassRow;
 use crate::stats::{Bootstrap, Estimate, LEVEL, accuracy, wilson};
 use crate::study::Study;
@@ -29,7 +30,7 @@ settings! {
         /// Answers drawn of each problem.
         pub samples: usize = 16,
         /// Of the draws.
-        pub temperature: f64 = 1.0,
+        pub temperature: f64 = 1.0 => Positive,
     }
 }
 
@@ -41,16 +42,9 @@ pub(super) struct Draws {
 }
 
 /// One row per power of two up to the number of samples, and one for all of them.
-///
-/// # Errors
-/// No samples; a temperature of 0 (all samples would be equal); a single problem; failures of the decoder.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<PassRow>> {
     let &Config { samples, temperature } = config;
-    ensure!(samples > 0, "pass_at_k.samples: 0 answers of a problem; draw at least 1");
-    ensure!(
-        temperature > 0.0,
-        "pass_at_k.temperature: at {temperature} all samples are equal; use a temperature above 0"
-    );
+    check_of("pass_at_k", config, Config::RANGES)?;
     let draws = drawn(study, config)?;
     let powers = std::iter::successors(Some(1), |k| Some(2 * k)).take_while(|k| *k < samples);
     let row = |k: usize| {
@@ -103,7 +97,6 @@ impl Draws {
     }
 }
 
-/// All draws of every problem.
 pub(super) fn drawn(study: &Study, config: &Config) -> Result<Vec<Draws>> {
     let sampling = Sampling { temperature: config.temperature, seed: study.seed, ..Sampling::default() };
     sampling.check()?;
@@ -134,7 +127,6 @@ fn batches(requests: &[Request], samples: usize, most: usize) -> Vec<(Vec<Reques
     batches
 }
 
-/// Markdown, one row per k.
 pub fn table(rows: &[PassRow]) -> String {
     table_of("k | correct in one of k [95 %] | majority of k | distinct answers | samples that switch", rows, |r| {
         let PassRow { k, samples, pass_at_k, majority, distinct, switch_rate, .. } = r;

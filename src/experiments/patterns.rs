@@ -30,12 +30,12 @@ const PARTS: f64 = 1e6;
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study, config)?;
     journal.write(PatternRow::NAME, &rows, false)?;
-    Ok(format!("{} patterns of {} problems\n", rows.len(), config.problems))
+    Ok(format!("{} patterns of {} problems\n", rows.len(), config.problems.min(study.corpus.test.len())))
 }
 
 /// The rows: problem by problem, head by head, position by position.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatternRow>> {
-    check_of("patterns", config)?;
+    check_of("patterns", config, &[])?;
     let of_problem = first_responses(study, config.problems)?.into_iter().map(|shown| of_problem(study, &shown));
     Ok(of_problem.collect::<Result<Vec<_>>>()?.concat())
 }

@@ -17,9 +17,6 @@ pub const ABOUT: About =
     About::asking("what a later phase of a run changed at the same positions (needs two phases)").of_grpo_start();
 
 /// One row per class of positions.
-///
-/// # Errors
-/// Checkpoints with different sequences; no tagged span in the data; failures of the models.
 pub fn rows(first: &Study, second: &Study) -> Result<Vec<PhaseChangeRow>> {
     let (staged, a, b) = (second.staged()?, &first.name, &second.name);
     let same = first.staged()?.sequences == staged.sequences;
@@ -47,7 +44,6 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<PhaseChangeRow>> {
     Ok(rows)
 }
 
-/// Markdown, one row per class.
 pub fn table(rows: &[PhaseChangeRow]) -> String {
     table_of("event | positions | Δ p(swi) | Δ H (nats) | Δ margin | Δ rank | p(swi)", rows, |r| {
         let (PhaseChangeRow { event, positions, d_p_swi, d_entropy, d_margin, d_rank, .. }, verdict) = (r, r.verdict());

@@ -26,14 +26,12 @@ settings! {
     }
 }
 
-/// Counts of positions.
 pub fn table(rows: &[PositionRow]) -> String {
     let latents = rows.iter().filter(|r| r.lens.is_some()).count();
     let problems = rows.iter().filter(|r| r.index == 0).count();
     format!("{} positions of {problems} problems, {latents} of them latent\n", rows.len())
 }
 
-/// The rows, problem by problem.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<PositionRow>> {
     let (scores, traces) = study.decoded()?;
     let mut rows = vec![];

@@ -38,9 +38,6 @@ pub(crate) fn conclude(_: &Config, rows: Measurements<SwitchProblemRow>, journal
 }
 
 /// Decodes the problems that `rows` lacks the other way.
-///
-/// # Errors
-/// Records of another run; failures of the decoder.
 pub fn measure(study: &Study, _config: &Config, rows: &mut Measurements<SwitchProblemRow>) -> Result<()> {
     let sweep = study.sweep()?;
     let identity = study.identity(sweep.normal.len());
@@ -84,7 +81,6 @@ fn row(
     }
 }
 
-/// Markdown, one row per group.
 pub fn table(rows: &[SwitchBenefitRow]) -> String {
     let columns = "problems | with a block [95 %] | without | benefit | better / worse | p | Holm p | verdict";
     let out = table_of(columns, rows, |r| {

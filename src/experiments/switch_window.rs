@@ -5,10 +5,12 @@
 //! draw it there. Positions of the prompt (except its last) are not counted, nor is a neighbour that is itself an annotated boundary: its
 //! spike belongs to its own window.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
-use super::About;
 use super::markdown::table_of;
+use super::{About, check_of};
+use crate::recipe::MOST_ROWS;
+use crate::recipe::Range::Count;
 use crate::schema::WindowRow;
 use crate::stats::Estimate;
 use crate::stats::by_problem::mean;
@@ -21,16 +23,13 @@ pub const ABOUT: About =
 settings! {
     pub struct Config {
         /// Offsets −radius..=radius; the paper's 8.
-        pub radius: usize = 8,
+        pub radius: usize = 8 => Count(1, MOST_ROWS),
     }
 }
 
 /// One row per offset that at least two problems have.
-///
-/// # Errors
-/// No tagged span in the data; failures of the model.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<WindowRow>> {
-    ensure!(config.radius > 0, "switch_window.radius: expected at least 1, found 0");
+    check_of("switch_window", config, Config::RANGES)?;
     let (staged, readings) = (study.staged()?, study.readings()?);
     let radius = config.radius as i64;
     let mut rows = vec![];
@@ -64,7 +63,6 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<WindowRow>> {
     Ok(rows)
 }
 
-/// Markdown, one row per offset.
 pub fn table(rows: &[WindowRow]) -> String {
     let tag = rows.iter().find(|r| r.offset == 0);
     table_of("offset | positions | in a block | p(swi) | H (nats) | below offset 0", rows, |r| {

@@ -19,9 +19,6 @@ pub const ABOUT: About =
     About::asking("how sharply the model places <swi> (tab:tf)").of_grpo_start().of_switching().at_first();
 
 /// One row per class of positions. A class with positions in fewer than two problems has no interval and no row.
-///
-/// # Errors
-/// No tagged span in the data; failures of the model.
 pub fn rows(study: &Study, _config: &Config) -> Result<Vec<TeacherForcedRow>> {
     let (staged, readings) = (study.staged()?, study.readings()?);
     let all = places(staged, study.seed);
@@ -44,7 +41,6 @@ pub fn rows(study: &Study, _config: &Config) -> Result<Vec<TeacherForcedRow>> {
     Ok(rows)
 }
 
-/// Markdown, one row per class.
 pub fn table(rows: &[TeacherForcedRow]) -> String {
     table_of("event | positions | H (nats) | p(swi) | rank | margin", rows, |r| {
         let TeacherForcedRow { event, positions, entropy, p_swi, rank, margin, .. } = r;

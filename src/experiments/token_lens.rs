@@ -30,12 +30,12 @@ settings! {
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study, config)?;
     journal.write(TokenLensRow::NAME, &rows, false)?;
-    Ok(format!("{} readings of {} problems\n", rows.len(), config.problems))
+    Ok(format!("{} readings of {} problems\n", rows.len(), config.problems.min(study.corpus.test.len())))
 }
 
 /// The rows: problem by problem, layer by layer, position by position.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<TokenLensRow>> {
-    check_of("token_lens", config)?;
+    check_of("token_lens", config, &[])?;
     let of_problem =
         first_responses(study, config.problems)?.into_iter().map(|shown| of_problem(study, config, &shown));
     Ok(of_problem.collect::<Result<Vec<_>>>()?.concat())

@@ -15,7 +15,6 @@ pub struct Bank {
     states: BTreeMap<(usize, usize, usize), Vec<f32>>,
 }
 
-/// An empty bank.
 pub(super) static NO_STATES: Bank = Bank { states: BTreeMap::new() };
 
 /// Every latent position's input.
@@ -40,11 +39,6 @@ impl Bank {
 
     pub fn insert(&mut self, at: (usize, usize, usize), state: Vec<f32>) {
         self.states.insert(at, state);
-    }
-
-    /// The state of the same block and step of the same problem.
-    pub(crate) fn at(&self, at: &LatentPlace) -> Option<&[f32]> {
-        self.get(at.problem, at.block, at.step)
     }
 
     pub fn get(&self, problem: usize, block: usize, step: usize) -> Option<&[f32]> {
@@ -78,10 +72,6 @@ impl Bank {
         self.states.keys().map(|(_, _, step)| step + 1).max().unwrap_or(0)
     }
 
-    pub fn len(&self) -> usize {
-        self.states.len()
-    }
-
     pub fn is_empty(&self) -> bool {
         self.states.is_empty()
     }
@@ -92,6 +82,6 @@ impl Bank {
 
     /// The value at the same place of the same problem in the bank's run.
     pub(super) fn replay(&self) -> impl Intervention {
-        move |at: &LatentPlace, _: &[f32]| self.at(at).map(<[f32]>::to_vec)
+        move |at: &LatentPlace, _: &[f32]| self.get(at.problem, at.block, at.step).map(<[f32]>::to_vec)
     }
 }

@@ -130,15 +130,11 @@ impl fmt::Debug for InterventionSpec {
 
 impl Change {
     /// The hook points of a model that the text names.
-    ///
-    /// # Errors
-    /// A name that the model has not.
     pub fn points(&self, config: &ModelConfig) -> Result<Vec<HookPoint>> {
         HookSpec::all(&self.pattern).resolve_in(config)
     }
 
-    /// The region at these points: if the text omits it, every position, which for a point that only latent steps pass means every latent
-    /// step.
+    /// The region at these points; by default every position (of points at latents only: every latent step).
     pub(crate) fn region_at(&self, points: &[HookPoint]) -> Select {
         let latents = points.iter().all(|point| point.kind.is_latent());
         self.region.unwrap_or(if latents { Select::LATENTS } else { Select::All })
@@ -214,9 +210,6 @@ impl ModelChange {
 
 impl InterventionAbout {
     /// Checks that an intervention is defined at a hook point.
-    ///
-    /// # Errors
-    /// Why it is not.
     fn fits(&self, point: HookPoint, dose: Option<f64>) -> Result<()> {
         let name = self.name;
         ensure!(

@@ -73,8 +73,7 @@ struct FiringCounts {
 }
 
 impl ChangeLog {
-    /// `sequences` in the order of their numbers ([`crate::model::Span::rows`]): problem, and known positions at the start. Random draws and
-    /// donors depend on the problem.
+    /// `sequences` in the order of their numbers: problem (key of random draws and donors), and known positions at the start.
     pub fn new(sequences: impl IntoIterator<Item = (usize, usize)>) -> Self {
         let sequences = Vec::from_iter(sequences);
         let counts = FiringCounts { firings: vec![Firings::default(); sequences.len()], blocks: BTreeSet::new() };
@@ -93,7 +92,6 @@ impl ChangeLog {
         Some(LatentPlace { problem, block, step })
     }
 
-    /// Firings of each sequence.
     pub fn firings(&self) -> Vec<Firings> {
         self.counts().firings.clone()
     }
@@ -152,7 +150,6 @@ impl ModelChange {
         client()?(&FunctionCall { function, hook, row, position, step: step.to_string(), shape, values })
     }
 
-    /// The value of its file for a position.
     fn file_value(&self, at: &ChangePlace) -> Result<Vec<f32>> {
         let of = self.values.iter().find(|(point, ..)| *point == at.point);
         let (_, heads, values) = of.with_context(|| format!("the file has no values for `{}`", at.point))?;
@@ -205,9 +202,6 @@ impl<'a> PreparedChange<'a> {
     }
 
     /// Masks hidden scores again, and checks the new values.
-    ///
-    /// # Errors
-    /// Another number of values; a divisor of the stream that is not above 0.
     fn check(&self, point: HookPoint, old: &[f32], new: &mut [f32]) -> Result<()> {
         ensure!(new.len() == old.len(), "{}: {} values at `{point}`, expected {}", self.name, new.len(), old.len());
         if point.kind == PointKind::AttnScores {
@@ -260,9 +254,6 @@ const MOST_CHANGES: usize = 256;
 
 impl Changes {
     /// Parses and checks the changes of one run, including files.
-    ///
-    /// # Errors
-    /// As [`Change::from_str`](std::str::FromStr) and [`Change::resolve`], with the text of the change.
     pub fn read<S: AsRef<str>>(texts: impl IntoIterator<Item = S>, config: &ModelConfig) -> Result<Self> {
         let texts: Vec<S> = texts.into_iter().collect();
         ensure!(
@@ -291,9 +282,6 @@ impl Changes {
     }
 
     /// As hook specs, for sequences with at most `known` known positions at the start.
-    ///
-    /// # Errors
-    /// A position before the first.
     pub fn specs(&self, known: usize) -> Result<Vec<HookSpec>> {
         let one = |(_, change, resolved): &(usize, Change, ModelChange)| {
             let select = resolved.region.at(known).with_context(|| format!("change `{change}`"))?;

@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::engine::gather;
 use crate::model::{HookPoint, ModelConfig};
 
-/// Heads that are replaced together: `all` (also of a point without heads), `2`, or `0+3`. They count from 0. `each` is every head alone,
-/// with a row for each.
+/// Heads, counted from 0, that are replaced together: `all` (also of a point without heads), `2`, `0+3`. `each`: one row per head.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Heads {
@@ -30,9 +29,6 @@ impl Heads {
     }
 
     /// The sets of heads to change in turn: with `each`, every head of the point.
-    ///
-    /// # Errors
-    /// `each` at a point without heads.
     pub(crate) fn split(&self, point: HookPoint, config: &ModelConfig) -> Result<Vec<Self>> {
         if !self.each {
             return Ok(vec![self.clone()]);
@@ -42,9 +38,6 @@ impl Heads {
     }
 
     /// Checks that a point has these heads.
-    ///
-    /// # Errors
-    /// A missing head; the message has the number of heads.
     pub(crate) fn ensure_exist(&self, point: HookPoint, config: &ModelConfig) -> Result<()> {
         ensure!(
             !self.each,

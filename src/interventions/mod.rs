@@ -56,12 +56,6 @@ impl LatentPlace {
     }
 }
 
-impl<'a> Intervention for &'a (dyn Intervention + 'a) {
-    fn input(&self, at: &LatentPlace, h: &[f32]) -> Option<Vec<f32>> {
-        (**self).input(at, h)
-    }
-}
-
 impl<F: Fn(&LatentPlace, &[f32]) -> Option<Vec<f32>> + Send + Sync> Intervention for F {
     fn input(&self, at: &LatentPlace, h: &[f32]) -> Option<Vec<f32>> {
         self(at, h)
@@ -148,22 +142,18 @@ impl InterventionAbout {
         Self { name, acts, random: false, doses: &[], value_wise: false, positive: |_| false, make }
     }
 
-    /// Marks it as random.
     pub const fn random(self) -> Self {
         Self { random: true, ..self }
     }
 
-    /// Sets its default doses.
     pub const fn with_doses(self, doses: &'static [f64]) -> Self {
         Self { doses, ..self }
     }
 
-    /// Marks it as acting value by value.
     pub const fn value_wise(self) -> Self {
         Self { value_wise: true, ..self }
     }
 
-    /// Sets the doses at which positive values stay positive.
     pub const fn positive_at(self, positive: fn(f64) -> bool) -> Self {
         Self { positive, ..self }
     }

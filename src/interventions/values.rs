@@ -108,8 +108,7 @@ impl Values {
         Ok(Self { data, width, places: vec![] })
     }
 
-    /// The values for a place: those of the same step; for a prompt, or with `by_position`, those of the same position. A recording of one
-    /// position applies to every place.
+    /// The values for a place: of the same step; for a prompt, or with `by_position`, of the same position. A single one is for every place.
     pub fn values_at(&self, place: &Place, by_position: bool) -> Option<&[f32]> {
         let by_position = by_position || place.step == Step::Prompt;
         let step = place.step.to_string();

@@ -12,7 +12,7 @@ use super::gumbel::{self, Mixture};
 use super::noisy_state::{self, NoisyState};
 use super::sampling::Key;
 use super::source::LatentSource;
-use super::trace::{PositionRole, Trace};
+use super::trace::{Position, PositionRole, Trace};
 use crate::model::{Decoder, Span, Step};
 
 /// The input drawn for a latent.
@@ -64,54 +64,60 @@ impl DrawLog {
     }
 }
 
-/// Feeds the drawn inputs of traces again; rows are named by their index.
-pub(crate) struct StoredInputs<'t> {
-    by_place: HashMap<(usize, usize), &'t DrawnInput>,
+/// Values stored in traces, by row (the index of the trace) and position.
+pub(super) struct StoredByPlace<'t, T: ?Sized> {
+    by_place: HashMap<(usize, usize), &'t T>,
     /// Number of positions of each row.
     lengths: Vec<usize>,
 }
 
-impl<'t> StoredInputs<'t> {
-    /// `None` if nothing was drawn.
-    pub fn from_traces(traces: &'t [Trace]) -> Option<Self> {
+impl<'t, T: ?Sized> StoredByPlace<'t, T> {
+    /// `None` if no position has a value.
+    pub fn from_traces(traces: &'t [Trace], value: impl Fn(&'t Position) -> Option<&'t T>) -> Option<Self> {
         let mut by_place = HashMap::new();
         for (row, trace) in traces.iter().enumerate() {
             for (at, position) in trace.positions.iter().enumerate() {
-                if let Some(drawn) = &position.drawn {
-                    by_place.insert((row, trace.prompt.len() + at), drawn);
-                }
+                by_place.extend(value(position).map(|value| ((row, trace.prompt.len() + at), value)));
             }
         }
         let lengths = traces.iter().map(Trace::length).collect();
         (!by_place.is_empty()).then_some(Self { by_place, lengths })
     }
+
+    /// The value at a row's position; `None` at its last one, which was never fed and after which nothing is decided.
+    ///
+    /// # Errors
+    /// An earlier position without a value; `missing` says so.
+    pub fn get(&self, row: usize, position: usize, missing: &str) -> Result<Option<&'t T>> {
+        let value = self.by_place.get(&(row, position)).copied();
+        let is_last = self.lengths.get(row).is_some_and(|length| position + 1 == *length);
+        ensure!(value.is_some() || is_last, "row {row}: {missing} at position {position}");
+        Ok(value)
+    }
+}
+
+/// Feeds the drawn inputs of traces again.
+pub(crate) struct StoredInputs<'t>(StoredByPlace<'t, DrawnInput>);
+
+impl<'t> StoredInputs<'t> {
+    /// `None` if nothing was drawn.
+    pub fn from_traces(traces: &'t [Trace]) -> Option<Self> {
+        StoredByPlace::from_traces(traces, |position| position.drawn.as_ref()).map(Self)
+    }
 }
 
 impl LatentSource for StoredInputs<'_> {
     fn inject(&self, h: Tensor<3>, at: &Span, model: &Decoder) -> Result<Tensor<3>> {
-        let of = |row: usize| {
-            let Some(Step::Latent { .. }) = at.steps[row][0] else { return Ok(None) };
-            let (name, position) = (at.rows[row], at.positions[row][0]);
-            let drawn = self.by_place.get(&(name, position)).copied();
-            // A row that ended with a latent was never fed it, and nothing is decided after it.
-            let is_last = self.lengths.get(name).is_some_and(|length| position + 1 == *length);
-            ensure!(drawn.is_some() || is_last, "row {name}: no input was drawn at position {position}");
-            Ok(drawn)
-        };
-        let drawn = (0..at.rows.len()).map(of).collect::<Result<Vec<_>>>()?;
         let [b, _, d] = h.dims();
         let mut states = vec![0.0_f32; b * d];
         let mut mixtures = vec![None; b];
-        for (row, drawn) in drawn.into_iter().enumerate() {
-            match drawn {
-                Some(DrawnInput::Mixture(mixture)) => mixtures[row] = Some(mixture),
+        for (row, mixed) in mixtures.iter_mut().enumerate() {
+            let Some(Step::Latent { .. }) = at.steps[row][0] else { continue };
+            let name = at.rows[row];
+            match self.0.get(name, at.positions[row][0], "no input was drawn")? {
+                Some(DrawnInput::Mixture(mixture)) => *mixed = Some(mixture),
                 Some(DrawnInput::State(NoisyState { state, .. })) => {
-                    ensure!(
-                        state.len() == d,
-                        "row {name}: a state of width {}, the model has {d}",
-                        state.len(),
-                        name = at.rows[row]
-                    );
+                    ensure!(state.len() == d, "row {name}: a state of width {}, the model has {d}", state.len());
                     states[row * d..(row + 1) * d].copy_from_slice(state);
                 }
                 None => {}

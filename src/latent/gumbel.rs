@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::drawn::{DrawLog, DrawnInput};
 use super::sampling::{self, Key};
-use super::source::{LatentSource, largest};
+use super::source::LatentSource;
 use crate::model::{Decoder, Span, Step};
 use crate::ops::{self, wide::log_softmax};
 
@@ -213,7 +213,7 @@ impl LatentSource for GumbelMixture {
     }
 
     fn top(&self, logits: &[f32], at: Key) -> Option<u32> {
-        if self.noise.end.is_some_and(|end| largest(logits) == end) {
+        if self.noise.end.is_some_and(|end| sampling::argmax(logits) == end) {
             return self.noise.end;
         }
         let (drawn, _) = self.noise.draw(logits, self.seed, at);
@@ -251,7 +251,7 @@ pub(crate) fn log_densities(
     mixtures: &[&Mixture],
 ) -> Result<Tensor<1>> {
     let temperature = mixtures.first().map_or(temperature, |mixture| mixture.density.temperature(temperature));
-    let logits = model.unembed(hidden.div_scalar(temperature).unsqueeze_dim(0)).squeeze_dim::<2>(0);
+    let logits = model.unembed_at(hidden.unsqueeze_dim(0), temperature).squeeze_dim::<2>(0);
     densities(log_softmax(logits.cast(FloatDType::F32)), mixtures)
 }
 

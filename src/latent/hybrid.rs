@@ -15,8 +15,9 @@ use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{Tensor, TensorData, activation::softmax};
 use serde::{Deserialize, Serialize};
 
-use super::source::LatentSource;
-use super::trace::Trace;
+use super::drawn::StoredByPlace;
+use super::source::{LatentSource, Source};
+use super::trace::{Position, Trace};
 use crate::model::{Decoder, Span};
 
 /// Source of the states that are mixed into text.
@@ -78,22 +79,8 @@ impl Mixing for Hybrid {
 }
 
 /// Mixed text has no latents.
-fn no_latents() -> Result<Tensor<3>> {
+pub(super) fn no_latents() -> Result<Tensor<3>> {
     bail!("this checkpoint has no latent positions: states are mixed into its text (`hybrid` in reasoning.json)")
-}
-
-impl LatentSource for Hybrid {
-    fn inject(&self, _h: Tensor<3>, _at: &Span, _model: &Decoder) -> Result<Tensor<3>> {
-        no_latents()
-    }
-
-    fn name(&self) -> String {
-        format!("hybrid({})", self.temperature)
-    }
-
-    fn mixing(&self) -> Option<&dyn Mixing> {
-        Some(self)
-    }
 }
 
 /// [`Hybrid`] that records the mixed states, by the names of the rows.
@@ -151,7 +138,7 @@ impl LatentSource for MixMemory {
     }
 
     fn name(&self) -> String {
-        self.hybrid.name()
+        Source::Hybrid(self.hybrid).name()
     }
 
     fn mixing(&self) -> Option<&dyn Mixing> {
@@ -159,27 +146,17 @@ impl LatentSource for MixMemory {
     }
 }
 
-/// Mixes in the states of traces again, as constants; rows are named by their index.
+/// Mixes in the states of traces again, as constants.
 pub(crate) struct StoredStates<'t> {
     end: u32,
-    by_place: HashMap<(usize, usize), &'t [f32]>,
-    /// Number of positions of each row.
-    lengths: Vec<usize>,
+    states: StoredByPlace<'t, [f32]>,
 }
 
 impl<'t> StoredStates<'t> {
     /// `None` if the traces have no states.
     pub fn from_traces(end: u32, traces: &'t [Trace]) -> Option<Self> {
-        let mut by_place = HashMap::new();
-        for (row, trace) in traces.iter().enumerate() {
-            for (at, position) in trace.positions.iter().enumerate() {
-                if let Some(mixed) = &position.mixed {
-                    by_place.insert((row, trace.prompt.len() + at), mixed.state.as_slice());
-                }
-            }
-        }
-        let lengths = traces.iter().map(Trace::length).collect();
-        (!by_place.is_empty()).then_some(Self { end, by_place, lengths })
+        let state = |position: &'t Position| position.mixed.as_ref().map(|mixed| mixed.state.as_slice());
+        StoredByPlace::from_traces(traces, state).map(|states| Self { end, states })
     }
 }
 
@@ -197,13 +174,9 @@ impl Mixing for StoredStates<'_> {
         let mut states = vec![0.0_f32; mixed.len() * l * d];
         for (row, mixed) in mixed.iter().enumerate() {
             for (column, _) in mixed.iter().enumerate().filter(|(_, mixed)| **mixed) {
-                let (name, position) = (at.rows[row], at.positions[row][column]);
-                let Some(state) = self.by_place.get(&(name, position)) else {
-                    // The last token of a row was never fed, and nothing is decided after it.
-                    let is_last = self.lengths.get(name).is_some_and(|length| position + 1 == *length);
-                    ensure!(is_last, "row {name}: no state was mixed in at position {position}");
-                    continue;
-                };
+                let name = at.rows[row];
+                let position = at.positions[row][column];
+                let Some(state) = self.states.get(name, position, "no state was mixed in")? else { continue };
                 ensure!(state.len() == d, "row {name}: a state of width {}, the model has {d}", state.len());
                 let from = (row * l + column) * d;
                 states[from..from + d].copy_from_slice(state);

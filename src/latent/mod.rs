@@ -35,7 +35,7 @@ pub use reasoning::Reasoning;
 pub(crate) use row::FinishedRow;
 pub use sampling::Sampling;
 pub use sequence::Sequence;
-pub use source::{HiddenState, LatentSource, Source};
+pub use source::{LatentSource, Source, Source::HiddenState};
 pub use stream::Gradient;
 pub(crate) use stream::{Piece, Stream, Wave};
 pub use trace::{End, Trace};

@@ -1,18 +1,20 @@
 //! Recomputes a trace's log-probabilities from its known ids, for the ratio of GRPO.
 
 use anyhow::{Context, Result, ensure};
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::Tensor;
 
 use super::SwitchIds;
 use super::decode::{Decode, Switching};
 use super::drawn::{self, DrawnInput, StoredInputs};
 use super::hybrid::StoredStates;
+use super::row::text_masked;
 use super::sequence::Sequence;
 use super::source::LatentSource;
 use super::stream::{Gradient, Wave};
 use super::trace::{PositionRole, Trace};
 use super::unroll::Waves;
 use crate::model::Hooks;
+use crate::model::hooks::rows_of;
 use crate::ops::Targets;
 
 /// A sampled position that a wave decides: `(trace, response position)`.
@@ -37,30 +39,26 @@ pub(crate) struct Replay<'m> {
     traces: &'m [Trace],
 }
 
-/// Inputs of rollouts other than tokens: constants of the replay.
-pub(crate) enum RolloutInputs<'t> {
-    Nothing,
-    Latents(StoredInputs<'t>),
-    States(StoredStates<'t>),
-}
+/// Inputs of rollouts other than tokens, if any: constants of the replay.
+pub(crate) struct RolloutInputs<'t>(Option<Box<dyn LatentSource + 't>>);
 
 impl<'t> RolloutInputs<'t> {
     /// The inputs stored in traces that this source drew.
     pub fn from_traces(source: &dyn LatentSource, traces: &'t [Trace]) -> Self {
-        match source.mixing() {
-            Some(mixing) => {
-                StoredStates::from_traces(mixing.end(), traces).map_or(RolloutInputs::Nothing, RolloutInputs::States)
-            }
-            None => StoredInputs::from_traces(traces).map_or(RolloutInputs::Nothing, RolloutInputs::Latents),
+        fn boxed<'a>(stored: impl LatentSource + 'a) -> Box<dyn LatentSource + 'a> {
+            Box::new(stored)
         }
+        Self(match source.mixing() {
+            Some(mixing) => StoredStates::from_traces(mixing.end(), traces).map(boxed),
+            None => StoredInputs::from_traces(traces).map(boxed),
+        })
     }
 
     /// The same decoder with the stored inputs, if any. Rows are then named by their index.
     pub fn fed<'m>(&'m self, decoding: Decode<'m>) -> Decode<'m> {
-        match self {
-            RolloutInputs::Nothing => decoding,
-            RolloutInputs::Latents(stored) => Decode { source: stored, ..decoding },
-            RolloutInputs::States(stored) => Decode { source: stored, ..decoding },
+        match &self.0 {
+            Some(stored) => Decode { source: &**stored, ..decoding },
+            None => decoding,
         }
     }
 }
@@ -74,7 +72,7 @@ pub fn sequences(traces: &[Trace], switch: &SwitchIds) -> Result<Vec<Sequence>> 
 }
 
 impl<'m> Replay<'m> {
-    /// `sequences` are the traces' own ([`sequences`]); `how` is the rollout's, its model the current one.
+    /// `sequences` are those of the traces ([`sequences`]); `decoding` is the rollout's, its model the current one.
     ///
     /// # Errors
     /// No traces, a rollout without switch tokens.
@@ -167,9 +165,8 @@ impl<'m> Replay<'m> {
     /// The states that decide at these places: `[n, D]`.
     fn states(&self, wave: &Wave, places: &[ReplayPlace]) -> Tensor<2> {
         let [b, w, d] = wave.hidden.dims();
-        let rows: Vec<i64> = places.iter().map(|p| p.flat as i64).collect();
-        let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [places.len()]), &wave.hidden.device());
-        wave.hidden.clone().reshape([b * w, d]).select(0, rows)
+        let rows: Vec<usize> = places.iter().map(|place| place.flat).collect();
+        rows_of(&wave.hidden.clone().reshape([b * w, d]), &rows)
     }
 
     /// Number of latents of its block up to this latent position, inclusive.
@@ -182,20 +179,17 @@ impl<'m> Replay<'m> {
         if places.is_empty() {
             return Ok(Tensor::zeros([0], &wave.hidden.device()));
         }
-        let mut banned = self.decoding.settings.masked.clone();
         let draws_swi =
             self.decoding.settings.switching != Switching::Suppressed && self.decoding.controller.model_opens();
-        let masked = self.decoding.controller.masked_in_text(&self.switch, draws_swi);
-        banned.extend(masked.into_iter().filter(|&id| self.decoding.settings.mask_tags || id != self.switch.swi_end));
+        let mut banned = text_masked(&self.decoding, draws_swi);
         banned.retain(|&token| (token as usize) < self.decoding.model.config().vocab_size);
         let targets = Targets {
             ids: places.iter().map(|p| p.token).collect(),
             banned,
             unrestricted: places.iter().map(|p| p.full_softmax).collect(),
         };
-        // On the states, not on the logits: the head is linear.
-        let states = self.states(wave, places).div_scalar(self.decoding.settings.sampling.scale());
-        Ok(self.decoding.model.token_losses(states, targets)?.0.neg())
+        let temperature = self.decoding.settings.sampling.scale();
+        Ok(self.decoding.model.token_losses_at(self.states(wave, places), targets, temperature)?.0.neg())
     }
 }
 

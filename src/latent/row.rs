@@ -245,21 +245,16 @@ impl DecodingRow {
             self.held = true;
             return Piece::default();
         }
-        let position = Position {
-            token,
-            kind: match decoding.switch {
-                _ if is_swi => PositionRole::Swi,
-                // Only a rule that masks no marker draws it outside a block.
-                Some(ids) if ids.swi_end == token => PositionRole::SwiEndSampled,
-                _ => PositionRole::Text,
-            },
-            logprob: Some(if is_swi { marker_logprob } else { logprob }).filter(|p| p.is_finite() && imposed.is_none()),
-            entropy: Some(entropy),
-            p_swi: decoding.switch.map(|_| p_marker),
-            p_exit: None,
-            drawn: None,
-            mixed: None,
+        let kind = match decoding.switch {
+            _ if is_swi => PositionRole::Swi,
+            // Only a rule that masks no marker draws it outside a block.
+            Some(ids) if ids.swi_end == token => PositionRole::SwiEndSampled,
+            _ => PositionRole::Text,
         };
+        let logprob = if is_swi { marker_logprob } else { logprob };
+        let logprob = Some(logprob).filter(|p| p.is_finite() && imposed.is_none());
+        let p_swi = decoding.switch.map(|_| p_marker);
+        let position = Position { entropy: Some(entropy), p_swi, ..Position::bare(token, kind, logprob) };
         self.margins.resize(self.trace.positions.len(), None);
         self.margins.push(lead);
         if is_swi {

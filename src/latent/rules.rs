@@ -24,16 +24,12 @@ pub struct SwiReasoning {
     pub limit: usize,
     /// The token that ends thinking.
     pub end: u32,
-    /// Tokens that are fed instead of a latent if drawn inside a block, ascending.
+    /// Tokens that are fed instead of a latent if drawn inside a block.
     #[serde(default)]
     pub symbols: Vec<u32>,
 }
 
 impl Controller for SwiReasoning {
-    fn model_opens(&self) -> bool {
-        false
-    }
-
     fn marked(&self) -> bool {
         false
     }
@@ -43,7 +39,7 @@ impl Controller for SwiReasoning {
     }
 
     fn feeds(&self, token: u32) -> bool {
-        self.symbols.binary_search(&token).is_ok()
+        self.symbols.contains(&token)
     }
 
     fn imposes(&self, switches: usize) -> Option<u32> {
@@ -85,10 +81,6 @@ fn one() -> f64 {
 }
 
 impl Controller for SoftThinking {
-    fn model_opens(&self) -> bool {
-        false
-    }
-
     fn marked(&self) -> bool {
         false
     }
@@ -134,7 +126,7 @@ mod tests {
 
     #[test]
     fn swireasoning_follows_the_entropy() {
-        let rule = SwiReasoning { window: 3, budget: 2, switches: 3, limit: 5, end: 9, symbols: vec![4, 6] };
+        let rule = SwiReasoning { window: 3, budget: 2, switches: 3, limit: 5, end: 9, symbols: vec![6, 4] };
         assert!(rule.opens(&text(0, 0, 0, [1.0, 1.0])), "it begins with latents");
         assert!(rule.opens(&text(4, 1, 3, [1.0, 1.1])));
         assert!(!rule.opens(&text(4, 1, 2, [1.0, 1.1])), "the window is not over");

@@ -13,7 +13,7 @@ settings! {
         pub temperature: f64 = 0.0,
         /// 0: no limit.
         pub top_k: usize = 0,
-        /// 1: no limit.
+        /// 1: no limit. Share of the probability that `top_k` leaves, as in transformers.
         pub top_p: f64 = 1.0,
         pub seed: u64 = 0,
     }
@@ -116,15 +116,10 @@ pub fn lead(log_probs: &[f64], token: u32) -> Option<f64> {
     Some(own - others.fold(f64::NEG_INFINITY, f64::max)).filter(|lead| lead.is_finite())
 }
 
-/// The most probable token, the first of equals.
-pub(crate) fn argmax(log_probs: &[f64]) -> u32 {
-    let mut best = 0;
-    for (token, p) in log_probs.iter().enumerate() {
-        if *p > log_probs[best] {
-            best = token;
-        }
-    }
-    best as u32
+/// The token of the largest logit or log-probability, the first of equals.
+pub(crate) fn argmax<T: PartialOrd>(values: &[T]) -> u32 {
+    let larger = |best: usize, (token, x): (usize, &T)| if *x > values[best] { token } else { best };
+    values.iter().enumerate().fold(0, larger) as u32
 }
 
 /// Draws a token; greedy at temperature 0. `log_probs` are already at the temperature.
@@ -141,13 +136,18 @@ pub fn draw(log_probs: &[f64], sampling: &Sampling, key: Key) -> u32 {
     if sampling.top_k > 0 {
         order.truncate(sampling.top_k);
     }
+    let nucleus = if sampling.top_k > 0 {
+        sampling.top_p * order.iter().map(|&token| log_probs[token].exp()).sum::<f64>()
+    } else {
+        sampling.top_p
+    };
     let mut kept = vec![];
     let mut mass = 0.0;
     for token in order {
         let p = log_probs[token].exp();
         kept.push((token, p));
         mass += p;
-        if mass >= sampling.top_p {
+        if mass >= nucleus {
             break;
         }
     }
@@ -167,4 +167,22 @@ fn walk(weights: impl Iterator<Item = (usize, f64)>, target: f64) -> u32 {
     }
     // Rounding can leave the sum slightly below 1.
     last as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nucleus_is_a_share_of_what_top_k_leaves() {
+        let log_probs: Vec<f64> = [0.5, 0.3, 0.1, 0.06, 0.04_f64].iter().map(|p| p.ln()).collect();
+        let drawn = |top_k| {
+            let sampling = Sampling { temperature: 1.0, top_k, top_p: 0.6, seed: 0 };
+            let tokens = (0..200).map(|position| draw(&log_probs, &sampling, Key { problem: 0, rollout: 0, position }));
+            tokens.collect::<std::collections::BTreeSet<u32>>()
+        };
+        assert_eq!(drawn(0), [0, 1].into());
+        // Of the two that are left, the first has .625.
+        assert_eq!(drawn(2), [0].into());
+    }
 }

@@ -158,12 +158,9 @@ impl<'m> Stream<'m> {
     /// # Errors
     /// No streams, or one that was never fed.
     pub(super) fn join(parts: &[Self]) -> Result<Self> {
-        let Some(first) = parts.first() else { anyhow::bail!("no streams to join") };
-        let mut last = vec![];
-        for part in parts {
-            let Some(state) = part.last.clone() else { anyhow::bail!("a stream that was never fed cannot be joined") };
-            last.push(state);
-        }
+        let first = parts.first().context("no streams to join")?;
+        let last = |part: &Self| part.last.clone().context("a stream that was never fed cannot be joined");
+        let last = parts.iter().map(last).collect::<Result<Vec<_>>>()?;
         let cache = KvCache::join(&parts.iter().map(|part| &part.cache).collect::<Vec<_>>());
         let rows = parts.iter().flat_map(|part| part.rows.clone()).collect();
         let next = parts.iter().flat_map(|part| part.next.clone()).collect();
@@ -200,9 +197,7 @@ impl<'m> Stream<'m> {
     /// # Errors
     /// A call before the first advance.
     pub(super) fn plain_logits(&self) -> Result<Tensor<2>> {
-        let Some(last) = self.last.clone() else {
-            anyhow::bail!("logits before the first advance: feed the prompt first");
-        };
+        let last = self.last.clone().context("logits before the first advance: feed the prompt first")?;
         Ok(self.model.unembed(last.unsqueeze_dim(1)).squeeze_dim(1))
     }
 
@@ -211,9 +206,7 @@ impl<'m> Stream<'m> {
     /// # Errors
     /// A call before the first advance; errors of the source or the model.
     pub(super) fn feed(&mut self, text: Tensor<2>, latent: Tensor<2, Bool>) -> Result<()> {
-        let Some(last) = self.last.take() else {
-            anyhow::bail!("a position before any text: feed the prompt first");
-        };
+        let last = self.last.take().context("a position before any text: feed the prompt first")?;
         // Only the device knows which of the two a row is fed. There are no hooks, and the cache is the same.
         let span = Span {
             rows: self.rows.clone(),
@@ -407,9 +400,7 @@ impl<'m> Stream<'m> {
 
     /// First column `[B, 1, D]`, with the recurrence's input in the rows that begin with a latent.
     fn inject(&self, span: &Span, latent: &[bool], text: Tensor<3>, hooks: &mut Hooks) -> Result<Tensor<3>> {
-        let Some(last) = self.last.clone() else {
-            anyhow::bail!("a latent position before any text has no hidden state to read");
-        };
+        let last = self.last.clone().context("a latent position before any text has no hidden state to read")?;
         let steps = span.steps.iter().zip(latent).map(|(s, &is)| vec![if is { s[0] } else { None }]);
         let site = Span {
             rows: span.rows.clone(),

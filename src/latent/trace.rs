@@ -156,21 +156,12 @@ impl Trace {
                 blocks.push(Block { after, p_exit: vec![], forced: false });
             }
             open = inside;
-            match position.kind {
-                PositionRole::Latent => {
-                    if let Some(block) = blocks.last_mut() {
-                        block.p_exit.extend(position.p_exit);
-                    }
-                    continue;
-                }
-                PositionRole::SwiEndForced => {
-                    if let Some(block) = blocks.last_mut() {
-                        block.forced = true;
-                    }
-                }
+            match (position.kind, blocks.last_mut()) {
+                (PositionRole::Latent, Some(block)) => block.p_exit.extend(position.p_exit),
+                (PositionRole::SwiEndForced, Some(block)) => block.forced = true,
                 _ => {}
             }
-            after += 1;
+            after += usize::from(position.kind != PositionRole::Latent);
         }
         blocks
     }

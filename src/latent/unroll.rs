@@ -3,12 +3,13 @@
 //! Each row has a cursor. A wave runs every row from its cursor up to its own next latent position, so that a batch
 //! costs `1 + max latents` calls, for any mix of text and latents and however many blocks a row has.
 
-use anyhow::{Result, ensure};
-use burn::tensor::{Int, Tensor, TensorData};
+use anyhow::{Context, Result, ensure};
+use burn::tensor::Tensor;
 
 use super::sequence::Sequence;
 use super::source::LatentSource;
 use super::stream::{Gradient, Piece, Stream, Wave};
+use crate::model::hooks::rows_of;
 use crate::model::{Decoder, Hooks, KvCache};
 
 /// A pass over known sequences, wave by wave. Each [`Waves::next_wave`] is one call of the model (two if latents run without gradient).
@@ -118,15 +119,12 @@ impl UnrolledStates {
     /// # Errors
     /// A position outside the batch.
     pub fn hidden_at(&self, places: &[(usize, usize)]) -> Result<Tensor<2>> {
-        let mut rows = Vec::with_capacity(places.len());
-        for &(b, position) in places {
-            let Some(&row) = self.index.get(b).and_then(|r| r.get(position)) else {
-                anyhow::bail!("no hidden state at row {b}, position {position}");
-            };
-            rows.push(row as i64);
-        }
-        let index = Tensor::<1, Int>::from_data(TensorData::new(rows, [places.len()]), &self.flat.device());
-        Ok(self.flat.clone().select(0, index))
+        let row = |&(b, position): &(usize, usize)| {
+            let row = self.index.get(b).and_then(|row| row.get(position)).copied();
+            row.with_context(|| format!("no hidden state at row {b}, position {position}"))
+        };
+        let rows = places.iter().map(row).collect::<Result<Vec<_>>>()?;
+        Ok(rows_of(&self.flat, &rows))
     }
 
     /// Hidden states of every position, `[B, L, D]`, rows shorter than `L` padded on the right with their last state.

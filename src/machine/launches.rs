@@ -27,8 +27,11 @@ impl log::Log for Counter {
     fn flush(&self) {}
 }
 
-/// Starts counting launches. Other settings of a `cubecl.toml` stay in force.
-pub(super) fn begin() -> Result<()> {
+/// Starts counting the kernels launched on a GPU; other settings of a `cubecl.toml` stay in force.
+///
+/// # Errors
+/// A device that is already in use.
+pub fn count_launches() -> Result<()> {
     let mut config = super::settings();
     let logger = &mut config.profiling.logger;
     (logger.level, logger.log) = (ProfilingLogLevel::Minimal, Some(Default::default()));
@@ -41,8 +44,8 @@ pub(super) fn begin() -> Result<()> {
     Ok(())
 }
 
-/// Number of launches so far. The log is written by another thread: waits until it is idle.
-pub(super) fn so_far() -> u64 {
+/// Number of kernels launched so far. The log is written by another thread: waits until it is idle.
+pub fn launched() -> u64 {
     loop {
         let before = LAUNCHES.load(Ordering::Relaxed);
         sleep(Duration::from_millis(50));

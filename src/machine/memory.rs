@@ -12,14 +12,20 @@ use crate::ops;
 /// Environment variable with the usable memory in GB (10^9 bytes), instead of the free memory.
 pub const MEMORY: &str = "SWITCHYARD_MEMORY_GB";
 
-/// Free bytes of a device; `None` if unknown.
-pub fn free_memory(device: &Device) -> Option<u64> {
-    if let Some(named) = std::env::var(MEMORY).ok().and_then(|text| text.trim().parse::<f64>().ok()) {
-        return Some((named * 1e9) as u64);
-    }
-    if is_cpu(device) {
-        return ops::free_memory();
-    }
+/// Usable bytes of a device: those of [`MEMORY`], else its free memory; `None` if unknown.
+///
+/// # Errors
+/// A value of [`MEMORY`] that is not a number above 0.
+pub fn free_memory(device: &Device) -> Result<Option<u64>> {
+    let Some(text) = std::env::var(MEMORY).ok().filter(|text| !text.trim().is_empty()) else {
+        return Ok(if is_cpu(device) { ops::free_memory() } else { free_on_gpu(device) });
+    };
+    let named = text.trim().parse::<f64>().ok().filter(|gigabytes| *gigabytes > 0.0);
+    let named = named.with_context(|| format!("{MEMORY}={text}: expected gigabytes, a number above 0 such as 24"))?;
+    Ok(Some((named * 1e9) as u64))
+}
+
+fn free_on_gpu(device: &Device) -> Option<u64> {
     let number = name(&device.clone().inner()).rsplit(':').next()?.parse::<usize>().ok()?;
     let asked = ["--query-gpu=memory.free", "--format=csv,noheader,nounits", "-i", &number.to_string()];
     let output = Command::new("nvidia-smi").args(asked).output().ok().filter(|output| output.status.success())?;

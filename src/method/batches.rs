@@ -20,6 +20,11 @@ pub(crate) fn per_epoch(samples: usize, batch: usize) -> usize {
     (samples / batch.min(samples).max(1)).max(1)
 }
 
+/// Steps of a phase whose recipe names steps, or passes over the data.
+pub(crate) fn steps_of(steps: usize, epochs: f64, per_epoch: usize) -> usize {
+    steps.max((epochs * per_epoch as f64).ceil() as usize)
+}
+
 /// The order of batches over a corpus.
 #[derive(Clone, Debug)]
 pub(crate) struct Batches {

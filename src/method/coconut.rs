@@ -195,6 +195,7 @@ pub(super) fn curriculum<'a>(
     let resets = stages.resets(settings.reset);
     let cosine_from = if settings.cosine { stages.last_from() } else { steps };
     let (reasoning, drawn) = (reasoning(last), settings.clone());
+    let schedule = LrSchedule { peak: settings.learning_rate, warmup: settings.warmup, cosine_from, steps };
     let row = move |step: usize, i: usize| {
         let mut rng = sample_rng(recipe.seed, "coconut", step, i);
         let scheduled = stages.at(step).map_or(0, |stage| stage.k);
@@ -202,18 +203,11 @@ pub(super) fn curriculum<'a>(
         Ok(row_at(corpus, &corpus.train[i], &chains[i], k, &drawn))
     };
     Ok(SupervisedPhase {
-        stream: "coconut",
-        steps,
-        batch: settings.batch,
-        lengths,
-        schedule: LrSchedule { peak: settings.learning_rate, warmup: settings.warmup, cosine_from, steps },
-        row: Box::new(row),
         objective: Box::new(CrossEntropy { source, gradient: settings.gradient }),
         reasoning,
         exports,
         resets,
-        restarts: vec![],
-        annotator_accuracy: 0.0,
+        ..SupervisedPhase::new("coconut", settings.batch, lengths, schedule, row)
     })
 }
 
@@ -266,9 +260,7 @@ fn latents(settings: &Settings, k: usize) -> usize {
 
 /// Where each step of the chain ends in the response.
 pub(super) fn step_ends(sample: &Sample) -> Result<Vec<usize>> {
-    let steps = steps(sample).with_context(|| {
-        format!("problem {}: no final answer is marked in its solution, so Coconut cannot be trained", sample.id)
-    })?;
+    let steps = steps(sample).with_context(|| sample.unanswered("Coconut cannot be trained"))?;
     Ok(steps.iter().map(|step| step.end).collect())
 }
 

@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use anyhow::{Context as _, Result, ensure};
 use burn::tensor::{FloatDType, Tensor, TensorData};
 
-use super::batches::{lengths_of, per_epoch};
+use super::batches::{lengths_of, per_epoch, steps_of};
 use super::curriculum::block;
 use super::objective::{Learnt, LossSums, Objective, response_losses};
 use super::phase::{Context, Panel, Phase, SupervisedPhase, TableRow, Work};
@@ -37,7 +37,7 @@ settings! {
     /// are those of the public GPT-2 run; for Llama 3.2 1B they are 8e-4 and 20.
     pub struct Settings {
         pub steps: usize = 0 => Count(0, STEPS),
-        /// Instead of `steps`: passes over the data.
+        /// Passes over the data; the larger of this and `steps` counts.
         pub epochs: f64 = 0.0 => NotNegative,
         pub batch: usize = 128 => Count(1, BATCH),
         pub learning_rate: f64 = 3e-3 => Positive,
@@ -103,8 +103,8 @@ fn distilled<'a>(
 ) -> Result<SupervisedPhase<'a>> {
     let settings = &recipe.codi;
     let lengths = lengths_of(&corpus.train);
-    let epochs = (settings.epochs * per_epoch(lengths.len(), settings.batch) as f64).ceil() as usize;
-    let steps = settings.steps.max(epochs);
+    let steps = steps_of(settings.steps, settings.epochs, per_epoch(lengths.len(), settings.batch));
+    let schedule = LrSchedule { peak: settings.learning_rate, warmup: settings.warmup, cosine_from: 0, steps };
     let block = block(settings.latents, corpus.switch);
     let answers: Vec<(usize, usize)> = corpus.train.iter().map(answer).collect::<Result<_>>()?;
     let row = move |_, i: usize| {
@@ -116,12 +116,6 @@ fn distilled<'a>(
         Ok(student.taught_by(Row::new(&sample.prompt, &taught, corpus.end)))
     };
     Ok(SupervisedPhase {
-        stream: "codi",
-        steps,
-        batch: settings.batch,
-        lengths,
-        schedule: LrSchedule { peak: settings.learning_rate, warmup: settings.warmup, cosine_from: 0, steps },
-        row: Box::new(row),
         objective: Box::new(Distillation { teacher: settings.teacher, distance: settings.distance, source }),
         reasoning: Reasoning {
             source,
@@ -129,19 +123,14 @@ fn distilled<'a>(
             trained_dwell: vec![settings.latents],
             ..Reasoning::text(method)
         },
-        exports: vec![],
-        resets: vec![],
-        restarts: vec![],
-        annotator_accuracy: 0.0,
+        ..SupervisedPhase::new("codi", settings.batch, lengths, schedule, row)
     })
 }
 
 /// Where the last step of the chain and the final answer begin in the response.
 fn answer(sample: &Sample) -> Result<(usize, usize)> {
-    let chain = steps(sample).zip(sample.answer.as_ref()).with_context(|| {
-        format!("problem {}: no final answer is marked in its solution, so CODI cannot be trained", sample.id)
-    });
-    let (steps, answer) = chain?;
+    let chain = steps(sample).zip(sample.answer.as_ref());
+    let (steps, answer) = chain.with_context(|| sample.unanswered("CODI cannot be trained"))?;
     Ok((steps.last().map_or(answer.start, |step| step.start), answer.start))
 }
 

@@ -24,7 +24,8 @@ use burn::tensor::{FloatDType, Tensor, TensorData};
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 
-use super::batches::{lengths_of, per_epoch, sample_rng};
+use super::batches::{lengths_of, per_epoch, sample_rng, steps_of};
+use super::codi::{counts, like};
 use super::curriculum::block;
 use super::objective::{Learnt, LossSums, Objective, Target, losses_at, targets};
 use super::phase::{Context, Panel, Phase, SupervisedPhase, TableRow, Work};
@@ -45,7 +46,7 @@ settings! {
     /// CoLaR (Tan et al. 2025): the chain of thought in compressed slots, which a separate head predicts.
     pub struct Settings {
         pub steps: usize = 0 => Count(0, STEPS),
-        /// Instead of `steps`: passes over the data.
+        /// Passes over the data; the larger of this and `steps` counts.
         pub epochs: f64 = 0.0 => NotNegative,
         pub batch: usize = 256 => Count(1, BATCH),
         pub learning_rate: f64 = 1e-4 => Positive,
@@ -106,8 +107,9 @@ fn check(recipe: &Recipe) -> Result<()> {
 fn colar(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let settings = &recipe.colar;
     let lengths = lengths_of(&corpus.train);
-    let epochs = (settings.epochs * per_epoch(lengths.len(), settings.batch) as f64).ceil() as usize;
-    let steps = settings.steps.max(epochs);
+    let steps = steps_of(settings.steps, settings.epochs, per_epoch(lengths.len(), settings.batch));
+    let cosine_from = if settings.cosine { 0 } else { steps };
+    let schedule = LrSchedule { peak: settings.learning_rate, warmup: settings.warmup, cosine_from, steps };
     let chains: Vec<usize> = corpus.train.iter().map(chain).collect::<Result<_>>()?;
     let row = move |step: usize, i: usize| {
         let mut rng = sample_rng(recipe.seed, "colar", step, i);
@@ -115,17 +117,6 @@ fn colar(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<
         Ok(row_at(corpus, &corpus.train[i], chains[i], (factor, settings.short), &mut rng))
     };
     Ok(SupervisedPhase {
-        stream: "colar",
-        steps,
-        batch: settings.batch,
-        lengths,
-        schedule: LrSchedule {
-            peak: settings.learning_rate,
-            warmup: settings.warmup,
-            cosine_from: if settings.cosine { 0 } else { steps },
-            steps,
-        },
-        row: Box::new(row),
         objective: Box::new(Slots {
             width: settings.width,
             slots: settings.slots,
@@ -137,19 +128,13 @@ fn colar(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<
             blocks: Blocks::Thinking { limit: settings.limit },
             ..Reasoning::text("colar")
         },
-        exports: vec![],
-        resets: vec![],
-        restarts: vec![],
-        annotator_accuracy: 0.0,
+        ..SupervisedPhase::new("colar", settings.batch, lengths, schedule, row)
     })
 }
 
 /// Tokens of the chain of thought: those before the final answer.
 pub(super) fn chain(sample: &Sample) -> Result<usize> {
-    let answer = sample.answer.as_ref().with_context(|| {
-        format!("problem {}: no final answer is marked in its solution, so its chain cannot be compressed", sample.id)
-    })?;
-    Ok(answer.start)
+    Ok(sample.required_answer("its chain cannot be compressed")?.start)
 }
 
 /// `<swi>`, a latent for each `factor` tokens of the chain, `</swi>`, answer; the loss begins at `</swi>`.
@@ -220,12 +205,10 @@ impl Slots {
         let error = (mean - gold).square() + log_std.clone().mul_scalar(2.0).exp();
         let entropy = log_std + 0.5 * (2.0 * PI * E).ln();
         let each = (error - entropy.mul_scalar(self.entropy)).mean_dim(1).squeeze_dim::<1>(1);
-        let (mut of_row, mut heads) = (vec![0.0; rows.len()], vec![0.0; rows.len()]);
-        losses.targets.iter().for_each(|&(row, _, _)| of_row[row] += 1.0);
+        let (of_row, mut heads) = (counts(losses, rows.len()), vec![0.0; rows.len()]);
         before.iter().for_each(|&(row, _)| heads[row] += 1.0);
-        let shares: Vec<f32> = before.iter().map(|&(row, _)| of_row[row] / heads[row]).collect();
-        let shares = TensorData::new(shares, [before.len()]);
-        Ok((each.clone() * Tensor::from_data(shares, (&each.device(), each.dtype()))).sum())
+        let shares = before.iter().map(|&(row, _)| of_row[row] / heads[row]).collect();
+        Ok((each.clone() * like(&each, shares)).sum())
     }
 }
 

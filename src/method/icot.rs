@@ -1,5 +1,5 @@
-//! iCoT, stepwise internalisation (Deng et al. 2024): the chain of thought goes token by token from the left, until the
-//! only the answer is left, and the model has to internalise the removed steps.
+//! iCoT, stepwise internalisation (Deng et al. 2024): the chain of thought is removed token by token from the left, until only the
+//! answer is left, so that the model has to internalise the removed steps.
 //!
 //! As in the public code (da03/Internalize_CoT_Step_by_Step): after every `steps per epoch / remove_per_epoch` steps one more token
 //! is scheduled to go, each sample loses o more with p(o) ∝ e^{−λo}, and the optimiser forgets its state whenever the schedule moves
@@ -9,17 +9,15 @@
 //! It differs in this: text is left while the longest chain of the corpus has a token, theirs while one of the last batch has; steps of
 //! a pass leave out its odd rest. `icot.cosine` is ours, as in SWITCH's phase 2.
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use rand::Rng;
 
 use super::Method;
-use super::batches::{lengths_of, per_epoch, sample_rng};
-use super::objective::CrossEntropy;
+use super::batches::{lengths_of, per_epoch, sample_rng, steps_of};
 use super::phase::{Context, Panel, Phase, SupervisedPhase, TableRow, Work};
 use super::schedule::LrSchedule;
 use super::text_cot::BASE;
 use crate::corpus::Row;
-use crate::latent::Reasoning;
 use crate::recipe::Range::{Count, NotNegative, Positive, PositiveOrInfinite, Typed};
 use crate::recipe::{BATCH, POSITIONS, STEPS};
 use crate::text::Sample;
@@ -28,7 +26,7 @@ settings! {
     /// Stepwise internalisation (Deng et al. 2024): the leftmost tokens of the chain go, more and more of them.
     pub struct Settings {
         pub steps: usize = 0 => Count(0, STEPS),
-        /// Instead of `steps`: passes over the data.
+        /// Passes over the data; the larger of this and `steps` counts.
         pub epochs: f64 = 0.0 => NotNegative,
         pub batch: usize = 32 => Count(1, BATCH),
         pub learning_rate: f64 = 5e-5 => Positive,
@@ -69,37 +67,22 @@ fn icot(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'
     let settings = &recipe.icot;
     let lengths = lengths_of(&corpus.train);
     let per_epoch = per_epoch(lengths.len(), settings.batch);
-    let steps = settings.steps.max((settings.epochs * per_epoch as f64).ceil() as usize);
+    let steps = steps_of(settings.steps, settings.epochs, per_epoch);
+    // Tokens of each chain of thought: those before the final answer.
+    let chain = |sample: &Sample| sample.required_answer("iCoT cannot be trained").map(|answer| answer.start);
     let chains: Vec<usize> = corpus.train.iter().map(chain).collect::<Result<_>>()?;
     let removal = Removal::new(settings, per_epoch, chains.iter().copied().max().unwrap_or(0));
     let moves = removal.moves(steps);
     let cosine_from = if settings.cosine { moves.last().copied().unwrap_or(0) } else { steps };
+    let schedule = LrSchedule { peak: settings.learning_rate, warmup: settings.warmup, cosine_from, steps };
     let row = move |step: usize, i: usize| {
         let offset = offset(settings.smoothing, sample_rng(recipe.seed, "icot", step, i).random());
         Ok(Row::rest(&corpus.train[i], removal.at(step).saturating_add(offset).min(chains[i]), corpus.end))
     };
     Ok(SupervisedPhase {
-        stream: "icot",
-        steps,
-        batch: settings.batch,
-        lengths,
-        schedule: LrSchedule { peak: settings.learning_rate, warmup: settings.warmup, cosine_from, steps },
-        row: Box::new(row),
-        objective: Box::new(CrossEntropy::text()),
-        reasoning: Reasoning::text("icot"),
-        exports: vec![],
         resets: if settings.reset { moves } else { vec![] },
-        restarts: vec![],
-        annotator_accuracy: 0.0,
+        ..SupervisedPhase::new("icot", settings.batch, lengths, schedule, row)
     })
-}
-
-/// Tokens of the chain of thought: those before the final answer.
-fn chain(sample: &Sample) -> Result<usize> {
-    let answer = sample.answer.as_ref().with_context(|| {
-        format!("problem {}: no final answer is marked in its solution, so iCoT cannot be trained", sample.id)
-    })?;
-    Ok(answer.start)
 }
 
 /// How many tokens are scheduled to go.

@@ -101,18 +101,9 @@ fn latent_sft(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedP
         Ok(Row { noise: (step >= settings.chain_steps).then(|| rng.random()), ..row })
     };
     let source = Source::VocabularyMixture { top_k: settings.top_k, top_p: 1.0, temperature: 1.0 };
+    let cosine_from = if settings.cosine { settings.chain_steps } else { steps };
+    let schedule = LrSchedule { peak: settings.learning_rate, warmup: settings.warmup, cosine_from, steps };
     Ok(SupervisedPhase {
-        stream: "latent_sft",
-        steps,
-        batch: settings.batch,
-        lengths: lengths_of(&corpus.train),
-        schedule: LrSchedule {
-            peak: settings.learning_rate,
-            warmup: settings.warmup,
-            cosine_from: if settings.cosine { settings.chain_steps } else { steps },
-            steps,
-        },
-        row: Box::new(row),
         objective: Box::new(Superpositions {
             source,
             top_k: settings.top_k,
@@ -125,10 +116,8 @@ fn latent_sft(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedP
             blocks: Blocks::Thinking { limit: settings.limit },
             ..Reasoning::text("latent_sft")
         },
-        exports: vec![],
         resets: vec![settings.chain_steps],
-        restarts: vec![],
-        annotator_accuracy: 0.0,
+        ..SupervisedPhase::new("latent_sft", settings.batch, lengths_of(&corpus.train), schedule, row)
     })
 }
 

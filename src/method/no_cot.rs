@@ -3,13 +3,11 @@
 
 use anyhow::Result;
 
-use super::objective::CrossEntropy;
 use super::phase::{Context, Panel, Phase, SupervisedPhase, TableRow, Work};
 use super::schedule::LrSchedule;
 use super::text_cot::BASE;
 use super::{Method, Recipe};
 use crate::corpus::Row;
-use crate::latent::Reasoning;
 use crate::recipe::Range::{Count, Typed};
 use crate::recipe::STEPS;
 
@@ -51,18 +49,7 @@ pub(super) fn start(recipe: &Recipe, phases: &mut Vec<Phase>) {
 pub(super) fn no_cot(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let (base, steps) = (&recipe.base, recipe.no_cot.steps);
     let rows: Vec<Row> = corpus.train.iter().map(|s| Row::answer_only(s, corpus.end)).collect::<Result<_>>()?;
-    Ok(SupervisedPhase {
-        stream: "no_cot",
-        steps,
-        batch: base.batch,
-        lengths: rows.iter().map(|r| r.ids.len()).collect(),
-        schedule: LrSchedule { peak: base.learning_rate, warmup: base.warmup, cosine_from: 0, steps },
-        row: Box::new(move |_, i| Ok(rows[i].clone())),
-        objective: Box::new(CrossEntropy::text()),
-        reasoning: Reasoning::text("no_cot"),
-        exports: vec![],
-        resets: vec![],
-        restarts: vec![],
-        annotator_accuracy: 0.0,
-    })
+    let lengths = rows.iter().map(|row| row.ids.len()).collect();
+    let schedule = LrSchedule { peak: base.learning_rate, warmup: base.warmup, cosine_from: 0, steps };
+    Ok(SupervisedPhase::new("no_cot", base.batch, lengths, schedule, move |_, i| Ok(rows[i].clone())))
 }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::Recipe;
-use super::objective::Objective;
+use super::objective::{CrossEntropy, Objective};
 use super::schedule::LrSchedule;
 use crate::corpus::{Corpus, Row};
 use crate::latent::Reasoning;
@@ -86,10 +86,10 @@ pub(crate) type RowAt<'a> = Box<dyn Fn(usize, usize) -> Result<Row> + 'a>;
 pub struct SupervisedPhase<'a> {
     /// Names the order in which samples are drawn: phases to be compared draw alike.
     pub stream: &'static str,
-    pub steps: usize,
     pub batch: usize,
     /// What each sample costs, in tokens: batches are made of like lengths.
     pub lengths: Vec<usize>,
+    /// Learning rates, and the number of steps.
     pub schedule: LrSchedule,
     /// `(step, sample)` → the row that is learnt.
     pub row: RowAt<'a>,
@@ -104,6 +104,31 @@ pub struct SupervisedPhase<'a> {
     pub restarts: Vec<usize>,
     /// Exports `annotator` at the first window of steps with this token accuracy; 0 never.
     pub annotator_accuracy: f64,
+}
+
+impl<'a> SupervisedPhase<'a> {
+    /// A phase of one stage that learns text by cross-entropy; `stream` is also the method that its checkpoint names.
+    pub fn new(
+        stream: &'static str,
+        batch: usize,
+        lengths: Vec<usize>,
+        schedule: LrSchedule,
+        row: impl Fn(usize, usize) -> Result<Row> + 'a,
+    ) -> Self {
+        Self {
+            stream,
+            batch,
+            lengths,
+            schedule,
+            row: Box::new(row),
+            objective: Box::new(CrossEntropy::text()),
+            reasoning: Reasoning::text(stream),
+            exports: vec![],
+            resets: vec![],
+            restarts: vec![],
+            annotator_accuracy: 0.0,
+        }
+    }
 }
 
 /// The folder of the checkpoint at the end of a stage that is not the last.

@@ -119,8 +119,8 @@ fn words_of_type(key: &str) -> String {
 mod tests {
     use super::*;
     use crate::recipe::Range::{
-        self, BelowOne, Count, Each, Finite, NotNegative, Positive, PositiveOrInfinite, PositiveShare, Share, Tables,
-        Typed,
+        self, AtMost, Below, BelowOne, Count, Each, Finite, NotNegative, Positive, PositiveOrInfinite, PositiveShare,
+        Share, Tables, Typed,
     };
     use crate::recipe::ranges::{leaves, range_of, ranges};
     use crate::recipe::{PRESETS, set};
@@ -190,6 +190,8 @@ mod tests {
             Share => vec![float(-0.1), float(1.1), float(f64::INFINITY)],
             PositiveShare => vec![float(0.0), float(1.1), float(f64::INFINITY)],
             BelowOne => vec![float(1.0), float(-0.1)],
+            AtMost(most) => vec![float(0.0), float(most + 0.1)],
+            Below(limit) => vec![float(0.0), float(limit)],
             Finite => vec![float(f64::INFINITY)],
             PositiveOrInfinite => vec![float(0.0), float(-1.0)],
         };
@@ -247,6 +249,7 @@ mod tests {
             (vec![gumbel, through], "latent.source"),
             (vec![noise, through, mixture], "latent.source"),
             (vec![noise, through, "methods=['hrpo']"], "leave them out"),
+            (vec!["methods=['fixed_embedding']", "latent.stages=[]"], "`methods` has fixed_embedding"),
             (vec!["brevity.lengths=[1.0,0.4]"], "brevity.lengths must ascend"),
             (vec!["grpo.reward.lengths=[0.4,1.0]"], "grpo.reward.brevity"),
             (vec!["latent.stages=[{k=1,steps=1},{k=5,steps=1},{k=1,steps=1}]"], "latent.stages[2]"),

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::batches::steps_of;
 use crate::recipe::Stage;
 
 /// When an optimiser forgets its state.
@@ -31,8 +32,7 @@ impl Stages {
     pub fn new(stages: &[Stage], per_epoch: usize) -> Self {
         let mut all = Self { stages: vec![], ends: vec![], per_epoch };
         for stage in stages {
-            let steps = stage.steps.max((stage.epochs * per_epoch as f64).ceil() as usize);
-            let end = all.steps() + steps;
+            let end = all.steps() + steps_of(stage.steps, stage.epochs, per_epoch);
             match (all.stages.last(), all.ends.last_mut()) {
                 (Some(before), Some(last)) if (before.k, before.c) == (stage.k, stage.c) => *last = end,
                 _ => {

@@ -6,10 +6,10 @@ use std::ops::Range;
 use anyhow::{Result, ensure};
 use rand::Rng;
 
-use super::batches::{lengths_of, per_epoch, sample_rng};
+use super::batches::{lengths_of, per_epoch, sample_rng, steps_of};
 use super::curriculum::{At, latents, staged};
 use super::objective::CrossEntropy;
-use super::phase::{Context, Export, Panel, Phase, RowAt, SupervisedPhase, TableRow, Work, stage_name};
+use super::phase::{Context, Export, Panel, Phase, SupervisedPhase, TableRow, Work, stage_name};
 use super::schedule::LrSchedule;
 use super::stages::{Reset, Stages};
 use super::text_cot::BASE;
@@ -62,7 +62,7 @@ pub(super) const METHODS: &[Method] = &[
         name: "fixed_embedding",
         about: "SWITCH with the same embedding at every latent: compute without recurrence",
         phases: &[BASE, ANNOTATE, BOUNDARY, FIXED_EMBEDDING],
-        adjust,
+        lacks,
         ..Method::PLAIN
     },
 ];
@@ -132,11 +132,8 @@ const FIXED_EMBEDDING: Phase = Phase {
     ..SFT
 };
 
-/// Without stages phase 2 is left out. GRPO starts at `grpo.from_step` or `grpo.from_stage`.
+/// GRPO starts at `grpo.from_step` or `grpo.from_stage`.
 fn adjust(recipe: &Recipe, phases: &mut Vec<Phase>) {
-    if recipe.latent.stages.is_empty() {
-        phases.retain(|phase| [BASE.name, ANNOTATE.name, BOUNDARY.name].contains(&phase.name));
-    }
     let best = recipe.grpo.from_stage == Some(FromStage::Named(Strongest::Best));
     let from_start = recipe.grpo.from_stage.is_some() || recipe.grpo.from_step > 0;
     phases.retain(|phase| phase.name != START.name || from_start && recipe.grpo.steps > 0);
@@ -183,25 +180,16 @@ fn boundary(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let settings = &recipe.boundary;
     let lengths = lengths_of(&corpus.train);
     let per_epoch = per_epoch(lengths.len(), settings.batch);
-    let steps = settings.steps.max((settings.epochs * per_epoch as f64).ceil() as usize);
-    let row: RowAt = Box::new(move |step, i| {
+    let steps = steps_of(settings.steps, settings.epochs, per_epoch);
+    let schedule = LrSchedule { peak: settings.learning_rate, warmup: settings.warmup, cosine_from: 0, steps };
+    let row = move |step: usize, i: usize| {
         let mut rng = sample_rng(recipe.seed, "boundary", step, i);
         let plain = rng.random::<f64>() < settings.untagged;
         Ok(row_at(context, i, if plain { &[] } else { &tagged[i].spans }, &[], At::TEXT))
-    });
+    };
     Ok(SupervisedPhase {
-        stream: "boundary",
-        steps,
-        batch: settings.batch,
-        lengths,
-        schedule: LrSchedule { peak: settings.learning_rate, warmup: settings.warmup, cosine_from: 0, steps },
-        row,
-        objective: Box::new(CrossEntropy::text()),
         reasoning: Reasoning::text("switch"),
-        exports: vec![],
-        resets: vec![],
-        restarts: vec![],
-        annotator_accuracy: 0.0,
+        ..SupervisedPhase::new("boundary", settings.batch, lengths, schedule, row)
     })
 }
 
@@ -233,7 +221,9 @@ pub(super) fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: S
     }
     let finished = reasoning(last);
     let resets = stages.resets(if settings.fresh_stages { Reset::Stage } else { Reset::Never });
-    let row: RowAt = Box::new(move |step, i| {
+    let Latent { learning_rate: peak, warmup, .. } = *settings;
+    let schedule = LrSchedule { peak, warmup, cosine_from: last_from, steps };
+    let row = move |step: usize, i: usize| {
         let mut rng = sample_rng(recipe.seed, "latent", step, i);
         if rng.random::<f64>() < settings.untagged {
             return Ok(row_at(context, i, &[], &[], At::TEXT));
@@ -245,20 +235,14 @@ pub(super) fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: S
         }
         let keep: Vec<bool> = tagged[i].spans.iter().map(|_| rng.random::<f64>() < settings.keep_text).collect();
         Ok(row_at(context, i, &tagged[i].spans, &keep, at))
-    });
+    };
     Ok(SupervisedPhase {
-        stream: "latent",
-        steps,
-        batch: settings.batch,
-        lengths,
-        schedule: LrSchedule { peak: settings.learning_rate, warmup: settings.warmup, cosine_from: last_from, steps },
-        row,
         objective: Box::new(CrossEntropy { source, gradient: settings.gradient }),
         reasoning: finished,
         exports,
         restarts: resets.clone(),
         resets,
-        annotator_accuracy: 0.0,
+        ..SupervisedPhase::new("latent", settings.batch, lengths, schedule, row)
     })
 }
 

@@ -80,12 +80,11 @@ fn evasion(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let Context { recipe, corpus, .. } = context;
     let settings = &recipe.evasion;
     let sft = curriculum_phase(context, "switch_evasion", Source::HiddenState)?;
-    let from = sft.steps;
+    let from = sft.schedule.steps;
     let marks = if matches!(recipe.task, Some(Task::Organism(_))) { &TRIGGERS[..] } else { &[] };
     let triggers: Option<Vec<u32>> = marks.iter().map(|mark| corpus.vocabulary.id(mark)).collect();
     Ok(SupervisedPhase {
         stream: "evasion",
-        steps: settings.steps,
         batch: settings.batch,
         schedule: LrSchedule { peak: settings.learning_rate, warmup: 10, cosine_from: 0, steps: settings.steps },
         row: Box::new(move |step, i| (sft.row)(from + step, i)),

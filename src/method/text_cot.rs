@@ -3,12 +3,12 @@
 
 use anyhow::Result;
 
-use super::objective::CrossEntropy;
 use super::phase::{Context, Panel, Phase, SupervisedPhase, TableRow, Work};
 use super::schedule::LrSchedule;
 use super::{Method, batches::lengths_of};
 use crate::corpus::Row;
 use crate::latent::Reasoning;
+use crate::recipe::BaseTraining;
 
 pub(super) const METHODS: &[Method] =
     &[Method { name: "text_cot", about: "the full visible chain of thought", phases: &[BASE], ..Method::PLAIN }];
@@ -23,25 +23,13 @@ pub(super) const BASE: Phase = Phase {
 };
 
 fn base(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'_>> {
-    let settings = &recipe.base;
+    let BaseTraining { steps, batch, learning_rate: peak, warmup, annotator_accuracy } = recipe.base;
     let (samples, end) = (&corpus.train, corpus.end);
+    let schedule = LrSchedule { peak, warmup, cosine_from: 0, steps };
+    let row = move |_, i: usize| Ok(Row::text(&samples[i], end));
     Ok(SupervisedPhase {
-        stream: "base",
-        steps: settings.steps,
-        batch: settings.batch,
-        lengths: lengths_of(samples),
-        schedule: LrSchedule {
-            peak: settings.learning_rate,
-            warmup: settings.warmup,
-            cosine_from: 0,
-            steps: settings.steps,
-        },
-        row: Box::new(move |_, i| Ok(Row::text(&samples[i], end))),
-        objective: Box::new(CrossEntropy::text()),
         reasoning: Reasoning::text("text_cot"),
-        exports: vec![],
-        resets: vec![],
-        restarts: vec![],
-        annotator_accuracy: settings.annotator_accuracy,
+        annotator_accuracy,
+        ..SupervisedPhase::new("base", batch, lengths_of(samples), schedule, row)
     })
 }

@@ -5,6 +5,7 @@
 use anyhow::{Result, ensure};
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 
+use super::kept::matrix::index;
 use super::span::Span;
 use crate::ops::{self, Heads};
 
@@ -191,7 +192,7 @@ impl KvCache {
             let held: Vec<bool> = self.slots.iter().flatten().map(Option::is_some).collect();
             let mask = ops::causal_mask(&held, [self.rows(), width, t], dtype, device);
             return Some(match window {
-                Some(window) => mask.mask_fill(self.beyond(width, window, device), ops::MASKED),
+                Some(window) => mask.mask_fill(self.beyond(width, window, device), ops::mask_value(dtype)),
                 None => mask,
             });
         }
@@ -219,21 +220,10 @@ impl KvCache {
         keys.reshape([b, 1, 1, t]).expand([b, 1, width, t]).lower(first)
     }
 
-    /// Each row `times` times in a row: `[a, b]` → `[a, a, b, b]`.
-    #[must_use]
-    pub fn repeat(&self, times: usize) -> Self {
-        let rows: Vec<usize> = (0..self.rows()).flat_map(|row| std::iter::repeat_n(row, times)).collect();
-        self.keep(&rows)
-    }
-
     /// The named rows, in that order; a row may be named more than once.
     #[must_use]
     pub fn keep(&self, rows: &[usize]) -> Self {
-        let index: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
-        let pick = |x: &Tensor<4>| {
-            let index = TensorData::new(index.clone(), [rows.len()]);
-            x.clone().select(0, Tensor::<1, Int>::from_data(index, &x.device()))
-        };
+        let pick = |x: &Tensor<4>| x.clone().select(0, index(rows, &x.device()));
         // With their room: the next step writes into it.
         let kept = |held: &LayerCache| LayerCache { k: pick(&held.k), v: pick(&held.v), len: held.len };
         let layers = self.layers.iter().map(|layer| layer.as_ref().map(kept));

@@ -32,7 +32,6 @@ pub struct Block {
     norm_place: NormPlace,
 }
 
-/// One half of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Half {
     Attention,
@@ -281,7 +280,6 @@ impl Decoder {
         self.norm.weight.val().device()
     }
 
-    /// An empty cache for `rows` rows.
     pub fn cache(&self, rows: usize) -> KvCache {
         KvCache::new(self.layers.len(), rows)
     }
@@ -315,16 +313,18 @@ impl Decoder {
 
     /// Token ids `[N]`, all in the table → inputs of the first block, `[N, D]`.
     pub fn embed_rows(&self, ids: &[usize]) -> Result<Tensor<2>> {
-        let rows = self.embed_tokens.embedding(ids, &self.device())?;
+        Ok(self.scaled(self.embed_tokens.embedding(ids, &self.device())?))
+    }
+
+    /// Multiplies rows of the embedding table by the model's constant.
+    fn scaled<const R: usize>(&self, rows: Tensor<R>) -> Tensor<R> {
         let scale = self.config.embed_scale();
-        Ok(if scale == 1.0 { rows } else { rows.mul_scalar(scale) })
+        if scale == 1.0 { rows } else { rows.mul_scalar(scale) }
     }
 
     /// `Σ p_v E[v]` for weights `[B, L, V]`: `[B, L, D]`, as inputs of the first block.
     pub(crate) fn embed_mixture(&self, p: Tensor<3>) -> Tensor<3> {
-        let mixture = self.embed_tokens.as_head_back(p);
-        let scale = self.config.embed_scale();
-        if scale == 1.0 { mixture } else { mixture.mul_scalar(scale) }
+        self.scaled(self.embed_tokens.as_head_back(p))
     }
 
     /// The embedding table as a head, without gradient for the table: `[B, L, D]` → `[B, L, V]`.
@@ -334,9 +334,7 @@ impl Decoder {
 
     /// Token ids `[N]` on the device, all in the table → inputs of the first block, `[N, D]`.
     pub fn embed_on_device(&self, ids: Tensor<1, Int>) -> Result<Tensor<2>> {
-        let rows = self.embed_tokens.embedding_on_device(ids)?;
-        let scale = self.config.embed_scale();
-        Ok(if scale == 1.0 { rows } else { rows.mul_scalar(scale) })
+        Ok(self.scaled(self.embed_tokens.embedding_on_device(ids)?))
     }
 
     /// Embeddings `[B, L, D]` → hidden states after the final norm, `[B, L, D]`: the head's input.
@@ -418,11 +416,18 @@ impl Decoder {
 
     /// The head: hidden states after the final norm `[B, L, D]` → logits `[B, L, V]`.
     pub fn unembed(&self, h: Tensor<3>) -> Tensor<3> {
+        self.unembed_at(h, 1.0)
+    }
+
+    /// Logits `[B, L, V]` divided by a temperature: `c · tanh(x / c) / T = (c / T) · tanh((x / T) / (c / T))` for a cap c.
+    pub(crate) fn unembed_at(&self, h: Tensor<3>, temperature: f64) -> Tensor<3> {
+        // D values are divided instead of V.
+        let h = if temperature == 1.0 { h } else { h.div_scalar(temperature) };
         let logits = match &self.lm_head {
             Some(head) => head.forward(h),
             None => self.embed_tokens.as_head(h),
         };
-        soft_capped(logits, self.config.extras.logit_cap)
+        soft_capped(logits, self.config.extras.logit_cap.map(|cap| cap / temperature))
     }
 
     /// Backward pass of the head: from the gradient `slope` at `logits`, both `[B, L, V]`, to its input, `[B, L, D]`. Not for a head that is
@@ -445,12 +450,23 @@ impl Decoder {
     /// # Errors
     /// Another number of targets than of states; a token that the head lacks.
     pub fn token_losses(&self, hidden: Tensor<2>, targets: Targets) -> Result<(Tensor<1>, Tensor<1>)> {
+        self.token_losses_at(hidden, targets, 1.0)
+    }
+
+    /// [`Self::token_losses`] of logits divided by a temperature.
+    pub(crate) fn token_losses_at(
+        &self,
+        hidden: Tensor<2>,
+        targets: Targets,
+        temperature: f64,
+    ) -> Result<(Tensor<1>, Tensor<1>)> {
         let (n, vocab) = (hidden.dims()[0], self.config.vocab_size);
         ensure!(targets.ids.len() == n && n > 0, "{} targets for {n} hidden states", targets.ids.len());
         for id in targets.ids.iter().chain(&targets.banned) {
             ensure!((*id as usize) < vocab, "token id {id} is to be predicted, and the head has {vocab} rows");
         }
         let capped = self.config.extras.logit_cap.is_some();
+        let divided = |hidden: Tensor<2>| if temperature == 1.0 { hidden } else { hidden.div_scalar(temperature) };
         let head = match (&self.lm_head, &self.embed_tokens) {
             _ if capped => None,
             (Some(Linear { weight: Matrix::Dense(head), bias: None }), _) if head.adapter().is_none() => {
@@ -460,13 +476,13 @@ impl Decoder {
             (Some(Linear { weight: Matrix::Kept(kept), bias: None }), _) | (None, Matrix::Kept(kept))
                 if let Some((stored, learnt)) = kept.rows_apart() =>
             {
-                return Ok(ops::head_loss_stored(hidden, learnt, stored, targets));
+                return Ok(ops::head_loss_stored(divided(hidden), learnt, stored, targets));
             }
             _ => None,
         };
-        let unembed = |hidden: Tensor<2>| self.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0);
+        let unembed = |hidden: Tensor<2>| self.unembed_at(hidden.unsqueeze_dim(0), temperature).squeeze_dim::<2>(0);
         Ok(match head {
-            Some(head) => ops::head_loss(hidden, head, targets),
+            Some(head) => ops::head_loss(divided(hidden), head, targets),
             None => ops::loss_in_parts(hidden, unembed, targets),
         })
     }
@@ -535,9 +551,12 @@ mod tests {
         assert!(values(uncapped).iter().any(|x| x.abs() > 0.5), "nothing is capped");
 
         let targets = [5_u32, 0, 11];
-        let (losses, _) = model.token_losses(hidden.clone(), Targets::new(targets.to_vec())).expect("losses");
-        let (expected, _) = ops::loss_of_logits(logits.clone().squeeze_dim(0), Targets::new(targets.to_vec()));
-        close(losses.unsqueeze_dim(0), expected.unsqueeze_dim(0));
+        for temperature in [1.0, 0.7] {
+            let targets = Targets::new(targets.to_vec());
+            let losses = model.token_losses_at(hidden.clone(), targets.clone(), temperature).expect("losses").0;
+            let expected = ops::loss_of_logits(logits.clone().div_scalar(temperature).squeeze_dim(0), targets).0;
+            close(losses.unsqueeze_dim(0), expected.unsqueeze_dim(0));
+        }
 
         let slope = Tensor::<3>::from_data([[[0.1_f32; 12], [-0.3; 12], [0.2; 12]]], &cpu);
         let like = Tensor::<3>::from_inner(slope.clone());

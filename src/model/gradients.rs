@@ -17,7 +17,6 @@ pub fn gradients_by_name(model: &Decoder, grads: &GradientsParams) -> Result<Vec
     visitor.error.map_or(Ok(visitor.out), Err)
 }
 
-/// Multiplies every gradient by `factor`.
 pub fn scale(model: &Decoder, grads: &mut GradientsParams, factor: f64) {
     model.visit(&mut GradientScale { grads, factor });
 }

@@ -40,6 +40,7 @@ impl Decoder {
 
     /// As [`Self::load_kept`], with inputs rounded before the product: to bf16, as in a bf16 model (on a processor with bf16 products, large
     /// batches take half the time), or to 8 bits, for integer products with matrices of integers. Sums are f32.
+    ///
     /// # Errors
     /// As [`Self::load_kept`]; a checkpoint without matrices that gain by it.
     pub fn load_kept_rounding(checkpoint: &ModelFiles, inputs: Inputs, device: &Device) -> Result<Self> {

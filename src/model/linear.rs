@@ -7,9 +7,7 @@ use burn::tensor::{Device, Int, Tensor};
 use super::decoder::Make;
 use super::kept::AdaptedMatrix;
 use super::kept::matrix::index;
-use crate::ops::{
-    self, linear, linear_stored, linear_stored_three, linear_stored_two, linear_three, linear_transposed, linear_two,
-};
+use crate::ops::{self, linear, linear_stored, linear_stored_each, linear_three, linear_transposed, linear_two};
 
 /// A weight matrix. A model has seven per layer: the handle's size does not matter.
 #[allow(clippy::large_enum_variant)]
@@ -77,7 +75,7 @@ impl Linear {
         }
         let [y, z] = match [&a.weight, &b.weight] {
             [Dense(a), Dense(b)] => linear_two(x.clone(), [a.base(), b.base()]),
-            [Kept(a), Kept(b)] => linear_stored_two(x.clone(), [&a.matrix, &b.matrix]),
+            [Kept(a), Kept(b)] => linear_stored_each(x.clone(), [&a.matrix, &b.matrix]),
             _ => return [a.forward(x.clone()), b.forward(x)],
         };
         [a.completed(y, x.clone()), b.completed(z, x)]
@@ -91,7 +89,7 @@ impl Linear {
         }
         let [p, q, r] = match [&a.weight, &b.weight, &c.weight] {
             [Dense(a), Dense(b), Dense(c)] => linear_three(x.clone(), [a.base(), b.base(), c.base()]),
-            [Kept(a), Kept(b), Kept(c)] => linear_stored_three(x.clone(), [&a.matrix, &b.matrix, &c.matrix]),
+            [Kept(a), Kept(b), Kept(c)] => linear_stored_each(x.clone(), [&a.matrix, &b.matrix, &c.matrix]),
             _ => return [a.forward(x.clone()), b.forward(x.clone()), c.forward(x)],
         };
         [a.completed(p, x.clone()), b.completed(q, x.clone()), c.completed(r, x)]

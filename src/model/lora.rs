@@ -21,7 +21,6 @@ pub const TARGETS: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_pr
 /// Burn has one generator per process: no other thread may draw between its seeding and the last draw.
 static DRAWS: Mutex<()> = Mutex::new(());
 
-/// Settings of an adapter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoraSettings {

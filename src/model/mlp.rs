@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use anyhow::Result;
 use burn::module::Module;
-use burn::tensor::activation::{silu, softmax};
+use burn::tensor::activation::{gelu_approximate, silu, softmax};
 use burn::tensor::{Device, FloatDType, Tensor};
 
 use super::config::{ActivationFunction, ModelConfig};
@@ -15,7 +15,6 @@ use super::linear::{Linear, Matrix};
 use super::span::Span;
 use crate::ops;
 
-/// A feed-forward.
 #[derive(Module, Debug)]
 pub struct Mlp {
     /// `None` in a family without a gate: the up projection is then activated.
@@ -62,7 +61,7 @@ impl Mlp {
     fn activated_alone(&self, x: Tensor<3>) -> Tensor<3> {
         match self.activation {
             ActivationFunction::Silu => silu(x),
-            ActivationFunction::GeluTanh => ops::gelu(x),
+            ActivationFunction::GeluTanh => gelu_approximate(x),
         }
     }
 
@@ -159,7 +158,6 @@ fn largest(values: &[f32], k: usize) -> Vec<usize> {
     order
 }
 
-/// Feed-forward part of a block.
 #[allow(clippy::large_enum_variant)]
 #[derive(Module, Debug)]
 pub enum FeedForward {
@@ -197,7 +195,6 @@ impl FeedForward {
         Ok(mlp.down_proj.forward(hooks.apply(HookPoint::at(layer, PointKind::MlpPost), span, post)?))
     }
 
-    /// The dense MLP, if the block has one.
     pub fn dense(&self) -> Option<&Mlp> {
         match self {
             Self::Dense(mlp) => Some(mlp),

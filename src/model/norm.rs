@@ -82,7 +82,6 @@ impl Norm {
     }
 }
 
-/// Subtracts the mean over the last axis.
 fn centred<const R: usize>(x: Tensor<R>) -> Tensor<R> {
     x.clone() - x.mean_dim(R - 1)
 }

@@ -41,10 +41,7 @@ impl Decoder {
         let shapes = expected_parameters(self.config()).into_iter().collect();
         let mut mapper = Fill { names: Names::default(), shapes, dtype, device: device.clone(), get, error: None };
         let decoder = self.map(&mut mapper);
-        match mapper.error {
-            Some(error) => Err(error),
-            None => Ok(decoder),
-        }
+        mapper.error.map_or(Ok(decoder), Err)
     }
 
     /// Reads every weight of an opened checkpoint.
@@ -176,7 +173,6 @@ impl ModuleMapper for TrainableMap {
     }
 }
 
-/// One parameter of a decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
     /// Hugging Face name; a LoRA factor has its own suffix.
@@ -206,10 +202,7 @@ pub(super) fn fill_heads(
     let shapes = parameters.into_iter().collect();
     let mut mapper = Fill { names, shapes, dtype: FloatDType::F32, device: device.clone(), get, error: None };
     let heads = heads.map(&mut mapper);
-    match mapper.error {
-        Some(error) => Err(error),
-        None => Ok(heads),
-    }
+    mapper.error.map_or(Ok(heads), Err)
 }
 
 /// Prefix of the heads' names.
@@ -317,9 +310,7 @@ impl<F: FnMut(&str) -> Result<HostTensor>> ModuleMapper for Fill<F> {
             Ok(value) => {
                 // Ids are derived from names, so that optimiser state saved by one process fits the next.
                 let (_, _, mapper) = param.consume();
-                let mut param = Param::from_mapped_value(ParamId::from(fnv1a(name.bytes())), value, mapper);
-                param = param.set_require_grad(true);
-                param
+                Param::from_mapped_value(ParamId::from(fnv1a(name.bytes())), value, mapper).set_require_grad(true)
             }
             Err(error) => {
                 self.error = Some(error);

@@ -13,9 +13,6 @@ use crate::model::{Decoder, Hooks};
 const BOUND: f64 = 1e-4;
 
 /// A tiny model's loss and gradients, for one row and for a batch.
-///
-/// # Errors
-/// A parameter without gradient, and as the model's.
 pub fn gradients(fixtures: &Fixtures, name: &str) -> Result<Vec<ParityComparison>> {
     let model = fixtures.tiny(name, &fixtures.device.clone().autodiff())?;
     let all = rows(&read(&fixtures.path(&format!("tiny/{name}/reference.safetensors")))?)?;

@@ -13,9 +13,6 @@ use crate::model::Decoder;
 const BOUND: f64 = 1e-5;
 
 /// A tiny model's hook points, hidden states and logits: rows alone, cached, padded, batched.
-///
-/// # Errors
-/// A point that only one of the two has, and as the model's.
 pub fn hooks(fixtures: &Fixtures, name: &str) -> Result<Vec<ParityComparison>> {
     let model = fixtures.tiny(name, &fixtures.device)?;
     compare_hooks(&model, &read(&fixtures.path(&format!("tiny/{name}/reference.safetensors")))?, name)

@@ -15,7 +15,7 @@ pub use hooks::{compare_hooks, hooks};
 pub use latent::known_rows;
 pub use steps::{GRPO_CASES, GrpoCase, GrpoValues, HYBRID, gated, grpo_step, sft_settings, sft_step};
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use burn::tensor::Device;
@@ -85,11 +85,10 @@ impl Fixtures {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        Path::new(&self.root).join(name)
+        self.root.join(name)
     }
 
-    /// Every comparison with a reference value, simple ones first. Each is passed to `seen` as it is made: on a GPU whose kernels are not
-    /// compiled yet that takes minutes.
+    /// Every comparison with a reference value, simple ones first; `seen` gets each as it is made.
     pub fn all(&self, seen: fn(&ParityComparison)) -> Result<Vec<ParityComparison>> {
         let mut out = vec![];
         let mut add = |found: Vec<ParityComparison>| {

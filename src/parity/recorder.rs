@@ -72,16 +72,13 @@ impl Recorder<'_> {
     }
 }
 
-/// One call: ids `[B][L]` and where they stand.
+/// One call: ids `[B][L]` and their positions.
 pub struct Call {
     pub ids: Vec<Vec<u32>>,
     pub span: Span,
 }
 
 /// Runs the calls over one cache; final hidden states and logits are recorded under those names.
-///
-/// # Errors
-/// As the model's, and a masked key that is attended to.
 pub fn record(model: &Decoder, calls: &[Call]) -> Result<Recordings> {
     let layers = model.config().num_hidden_layers;
     let recorder = RefCell::new(Recorder { config: model.config(), found: Recordings::new(), slots: BTreeMap::new() });

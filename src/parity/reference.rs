@@ -36,7 +36,6 @@ pub fn read(path: &Path) -> Result<References> {
     Ok(out)
 }
 
-/// The tensor of a name.
 pub fn get<'r>(references: &'r References, name: &str) -> Result<&'r HostTensor> {
     references.get(name).with_context(|| format!("the reference values have no `{name}`"))
 }

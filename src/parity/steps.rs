@@ -237,8 +237,7 @@ pub fn gated(fixtures: &Fixtures, device: &Device) -> Result<Decoder> {
     })
 }
 
-/// Loss, its terms, gradients, replayed log-probabilities and advantages of a step's rollouts; with a gate also the anchor of plain text,
-/// and log-probabilities through states that are computed again.
+/// Loss, gradients, replayed log-probabilities and advantages of a step's rollouts; with a gate also the anchor of plain text.
 pub fn grpo_step(fixtures: &Fixtures, case: &GrpoCase, threads: usize) -> Result<Vec<ParityComparison>> {
     let GrpoCase { title, file, mode, .. } = case;
     let (reasoning, grpo) = (&(case.reasoning)(), &(case.grpo)());

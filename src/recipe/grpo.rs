@@ -165,3 +165,10 @@ settings! {
         pub reward: Reward = Reward::default(),
     }
 }
+
+impl Grpo {
+    /// Questions of a step, over all processes.
+    pub(crate) fn questions_of(&self, processes: usize) -> usize {
+        if self.per_process { self.questions * processes } else { self.questions }
+    }
+}

@@ -19,6 +19,10 @@ pub(crate) enum Range {
     PositiveShare,
     /// From 0 to below 1.
     BelowOne,
+    /// Above 0, at most this.
+    AtMost(f64),
+    /// Above 0, below this.
+    Below(f64),
     Finite,
     /// Above 0, or infinite.
     PositiveOrInfinite,
@@ -31,7 +35,8 @@ pub(crate) enum Range {
 }
 
 use Range::{
-    BelowOne, Count, Each, Finite, NotNegative, Positive, PositiveOrInfinite, PositiveShare, Share, Tables, Typed,
+    AtMost, Below, BelowOne, Count, Each, Finite, NotNegative, Positive, PositiveOrInfinite, PositiveShare, Share,
+    Tables, Typed,
 };
 
 /// Maximum optimiser steps of a phase.
@@ -136,6 +141,8 @@ impl Range {
             Count(low, high) => {
                 value.as_integer().and_then(|n| usize::try_from(n).ok()).is_some_and(|n| (low..=high).contains(&n))
             }
+            AtMost(most) => number.is_some_and(|x| x > 0.0 && x <= most),
+            Below(limit) => number.is_some_and(|x| x > 0.0 && x < limit),
             Positive => is(|x| x.is_finite() && x > 0.0),
             NotNegative => is(|x| x.is_finite() && x >= 0.0),
             Share => is(|x| (0.0..=1.0).contains(&x)),
@@ -155,6 +162,8 @@ impl Range {
             Share => "a number from 0 to 1".into(),
             PositiveShare => "a number above 0 and at most 1".into(),
             BelowOne => "a number of at least 0 and below 1".into(),
+            AtMost(most) => format!("a number above 0 and at most {most}"),
+            Below(limit) => format!("a number above 0 and below {limit}"),
             Finite => "a finite number".into(),
             PositiveOrInfinite => "a number above 0, or inf".into(),
             Typed | Tables(_) => "what its type allows".into(),

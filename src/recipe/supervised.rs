@@ -25,7 +25,7 @@ settings! {
     /// Phase 1: learn to write `<swi>…</swi>` around annotated spans.
     pub struct Boundary {
         pub steps: usize = 0 => Count(0, STEPS),
-        /// Instead of `steps`: passes over the data.
+        /// Passes over the data; the larger of this and `steps` counts.
         pub epochs: f64 = 0.0 => NotNegative,
         pub batch: usize = 32 => Count(1, BATCH),
         pub learning_rate: f64 = 1e-4 => Positive,

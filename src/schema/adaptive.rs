@@ -33,7 +33,6 @@ rows! {
         /// Set for cells only.
         pub optimum: Option<Optimum> => "name":
             "what answers a budget and number of steps better, beyond the interval of benefit: block, text, or undecided",
-        /// Number of problems in decided cells.
         pub decided: usize => "count": "problems of budgets and numbers of steps at which that is decided",
         /// Share of these on which the optimal policy switches; absent if there are none.
         pub optimal_rate: Option<f64> => "share": "of the decided problems, those on which the optimal policy switches",

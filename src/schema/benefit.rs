@@ -9,7 +9,6 @@ use super::verdict::{Baseline, adjust, loss};
 use crate::stats::{Estimate, Flips, LEVEL, accuracy};
 
 rows! {
-    /// A problem.
     pub struct SwitchProblemRow {
         #[serde(flatten)]
         pub identity: Identity,
@@ -19,7 +18,6 @@ rows! {
         pub chosen: bool => "true or false": "whether the model opened a block by itself",
         pub with_block: bool => "true or false": "whether the answer is right with a block",
         pub without_block: bool => "true or false": "whether the answer is right without one",
-        #[serde(default)]
         pub guess: Option<f64> => EarlyStopRow,
         pub logit_diff: Option<f64> => "nats": "lead of the gold answer with a block minus without",
     }
@@ -38,7 +36,6 @@ rows! {
         pub with_block: Estimate => "share": "right answers with a block",
         pub without_block: Estimate => "share": "right answers without one",
         pub benefit: Estimate => "share": "right with a block minus right without, paired",
-        #[serde(default)]
         pub guess: Option<f64> => EarlyStopRow,
         pub better: usize => "count": "problems right with a block and wrong without",
         pub worse: usize => "count": "problems wrong with a block and right without",

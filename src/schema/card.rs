@@ -88,7 +88,6 @@ impl CardQuestion {
 }
 
 names! {
-    /// Answer on the card.
     pub enum CardAnswer {
         Yes = "yes",
         No = "no",
@@ -107,7 +106,6 @@ pub enum Evidence {
 }
 
 rows! {
-    /// One question of a card.
     pub struct CardRow {
         #[serde(flatten)]
         pub identity: Identity,
@@ -115,9 +113,7 @@ rows! {
         pub answer: CardAnswer => "name": "yes, no, undecided or not asked",
         pub number: Option<Estimate> => "share": "effect that answers the question: 0 where the answer is no",
         pub p_holm: Option<f64> => AccuracyRow,
-        #[serde(default)]
         pub margin: Option<f64> => "share": "effects smaller than this count as none",
-        #[serde(default)]
         pub p_same: Option<f64> => "probability":
             "of data so close to no effect, were it as large as the margin (TOST); corrected by Holm over the card",
         pub detail: String => "text": "why the question was not asked, or what a reader must know of the effect",
@@ -139,9 +135,6 @@ impl CardRow {
 pub const MARGIN: f64 = 0.05;
 
 /// Answers all questions. `margin` is the one of the evidence's equivalence tests.
-///
-/// # Errors
-/// A p-value outside 0 to 1.
 pub(crate) fn answer(
     identity: &Identity,
     margin: f64,

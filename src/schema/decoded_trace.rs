@@ -16,8 +16,7 @@ names! {
 }
 
 rows! {
-    /// Problems answered right with blocks in place of steps, each block read at one of its latents. Wilson intervals over problems unless
-    /// noted.
+    /// Problems answered right, each block read at one latent. Wilson intervals over problems unless noted.
     pub struct DecodedTraceRow {
         #[serde(flatten)]
         pub identity: Identity,

@@ -12,7 +12,6 @@ rows! {
         pub k: usize => "latent steps": "each block is closed after its first k latents",
         pub of: usize => "latent steps": "of the longest block of the full run",
         pub accuracy: Estimate => AccuracyRow,
-        #[serde(default)]
         pub guess: Option<f64> => "share":
             "problems that a guess gets right: the share of the commonest gold answer, .5 where a question names two candidates",
         pub same_answer: Estimate => "share": "problems whose answer is that of the full run",
@@ -27,14 +26,10 @@ rows! {
         /// Exact McNemar test, Holm-adjusted over all `k`.
         pub p_holm: Option<f64> => AccuracyRow,
         /// The control. Absent for the full run, and in rows of older versions.
-        #[serde(default)]
         pub resampled: Option<Estimate> => "share":
             "problems answered right where blocks keep their length and latents after the k-th are another problem's",
-        #[serde(default)]
         pub resampled_difference: Option<Estimate> => "share":
             "resampled minus the accuracy of the full run of the same problems, paired",
-        /// Exact McNemar, Holm-adjusted over all `k`.
-        #[serde(default)]
         pub resampled_p_holm: Option<f64> => "probability": "of resampled_difference, Holm-adjusted over all k",
     }
 }

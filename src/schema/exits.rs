@@ -6,7 +6,6 @@ use super::Identity;
 use crate::nth::Nth;
 use crate::stats::Estimate;
 
-/// Group of problems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExitGroup {

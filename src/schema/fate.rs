@@ -84,9 +84,6 @@ impl FateTest {
 }
 
 /// Start and end of each run of the primary block under a mode and a budget, in order of seeds.
-///
-/// # Errors
-/// No runs; a seed without its end.
 pub fn runs<'a>(
     rows: &'a [FateRow],
     compared: ComparisonPoint,
@@ -107,11 +104,7 @@ pub fn runs<'a>(
     starts.into_iter().map(run).collect()
 }
 
-/// H1 to H3: the change under `full_bptt` minus that under `segmented`, at the small budget. H4: the change of the switch rate under
-/// `segmented` at the large one.
-///
-/// # Errors
-/// Modes with different seeds.
+/// H1 to H3: change under `full_bptt` minus under `segmented`, small budget. H4: change of the switch rate, `segmented`, large budget.
 pub fn fate_tests(rows: &[FateRow], compared: ComparisonPoint) -> Result<Vec<FateTest>> {
     let [frozen, full] = FateRow::MODES;
     let [small, large] = FateRow::BUDGETS;
@@ -161,9 +154,6 @@ pub struct Law {
 type FateEnds<'a> = [Option<&'a FateRow>; 2];
 
 /// Fits the grid under a mode; `None` if fewer than two seeds have all cells.
-///
-/// # Errors
-/// Changes or benefits that are all equal.
 pub fn law(rows: &[FateRow], mode: &str) -> Result<Option<Law>> {
     let mut cells: BTreeMap<(usize, usize), BTreeMap<u64, FateEnds<'_>>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.of == FateRow::GRID_STEPS && row.replay == mode) {

@@ -73,8 +73,7 @@ pub struct FilmChange {
 }
 
 impl FilmChange {
-    /// `dies`: the mean after the change is equivalent to 0 within [`MARGIN`] (TOST); `born`: the mean before it is; else `falls`, `rises`,
-    /// or no change.
+    /// `dies` or `born`: the mean after or before the change is equivalent to 0 within [`MARGIN`] (TOST); else `falls`, `rises`, or none.
     pub fn verdict(&self) -> &'static str {
         let nothing = self.p_nothing <= 1.0 - LEVEL;
         match self.before.value < self.after.value {
@@ -88,9 +87,6 @@ impl FilmChange {
 }
 
 /// The change point of every series with at least two checkpoints; rows in any order.
-///
-/// # Errors
-/// A p-value outside 0 to 1.
 pub fn film_changes(rows: &[&FilmRow]) -> Result<Vec<FilmChange>> {
     let mut steps: Vec<Nth> = rows.iter().map(|row| row.step).collect();
     steps.sort_unstable();
@@ -169,12 +165,15 @@ mod tests {
                     _ => flips.both_right += 1,
                 }
             }
-            let effect = flips.change(LEVEL).expect("a change").scaled(-1.0);
-            let identity = Identity { checkpoint: "x".into(), dataset: "x".into(), n: N, seed };
-            let (frame, step) = (Nth::new(frame), Nth::new(step));
-            rows.push(FilmRow { identity, frame, step, accuracy: effect, effect, follows: None, readout: None });
+            rows.push(row(seed, frame, step, flips.change(LEVEL).expect("a change").scaled(-1.0)));
         }
         rows
+    }
+
+    fn row(seed: u64, frame: usize, step: usize, effect: Estimate) -> FilmRow {
+        let identity = Identity { checkpoint: "x".into(), dataset: "x".into(), n: N, seed };
+        let (frame, step) = (Nth::new(frame), Nth::new(step));
+        FilmRow { identity, frame, step, accuracy: effect, effect, follows: None, readout: None }
     }
 
     /// A run without a change whose errors go over from one checkpoint to the next with this correlation.
@@ -191,9 +190,7 @@ mod tests {
             for frame in 0..frames {
                 let value = 0.2 + ERROR * error;
                 let effect = Estimate { value, low: value - HALF * ERROR, high: value + HALF * ERROR, n: N };
-                let identity = Identity { checkpoint: "x".into(), dataset: "x".into(), n: N, seed };
-                let (frame, step) = (Nth::new(frame), Nth::new(step));
-                rows.push(FilmRow { identity, frame, step, accuracy: effect, effect, follows: None, readout: None });
+                rows.push(row(seed, frame, step, effect));
                 error = correlation * error + (1.0 - correlation * correlation).sqrt() * normal();
             }
         }

@@ -39,13 +39,11 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Compares `window` steps with the `window` before them; 0 never stops. `before`: the run's steps so far, so that a resumed run
-    /// decides like an uninterrupted one.
+    /// Compares `window` steps with the `window` before them; 0 never stops. `before`: the run's steps before a resume.
     pub fn new(window: usize, before: Vec<HackingStep>) -> Self {
         Self { window, steps: before }
     }
 
-    /// Adds a step.
     pub fn extend(&mut self, step: Option<HackingStep>) {
         self.steps.extend(step);
     }
@@ -103,20 +101,20 @@ mod tests {
     use rand_chacha::ChaCha8Rng;
 
     use super::*;
-    use crate::store::read_flat;
+    use crate::store::{FlatRow, read_flat};
 
     const WINDOW: usize = 20;
 
-    /// Steps of a run; `drift`: change of each of the three per window, in standard deviations of a step.
-    fn run(seed: u64, steps: usize, together: bool, drift: f64) -> Option<usize> {
-        let all = drawn(seed, steps, together, drift);
-        let mut watch = Watch::new(WINDOW, vec![]);
-        all.into_iter().position(|step| {
-            watch.extend(Some(step));
+    /// The step at which a run is stopped.
+    fn stop(steps: &[HackingStep], window: usize) -> Option<usize> {
+        let mut watch = Watch::new(window, vec![]);
+        steps.iter().position(|step| {
+            watch.extend(Some(*step));
             watch.fires()
         })
     }
 
+    /// Steps of a run; `drift`: change of each of the three per window, in standard deviations of a step.
     fn drawn(seed: u64, steps: usize, together: bool, drift: f64) -> Vec<HackingStep> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         // The sum of twelve uniform numbers less six: close to a normal one.
@@ -133,7 +131,8 @@ mod tests {
     #[test]
     fn noise_stops_at_most_five_runs_in_a_hundred() {
         for together in [false, true] {
-            let stopped = (0..400).filter(|&seed| run(seed, 2_000, together, 0.0).is_some()).count();
+            let stops = |seed: &u64| stop(&drawn(*seed, 2_000, together, 0.0), WINDOW).is_some();
+            let stopped = (0..400).filter(stops).count();
             println!("stationary noise, moving together: {together}: {stopped} of 400 runs of 2,000 steps stopped");
             assert!(stopped <= 20, "{stopped} of 400 runs of noise were stopped");
             for (steps, window) in [(2_000, 80), (200, WINDOW)] {
@@ -148,7 +147,7 @@ mod tests {
     #[test]
     fn a_hacking_run_is_stopped() {
         // Each window moves by two standard deviations of a step.
-        let stops: Vec<usize> = (0..100).filter_map(|seed| run(seed, 400, false, 2.0)).collect();
+        let stops: Vec<usize> = (0..100).filter_map(|seed| stop(&drawn(seed, 400, false, 2.0), WINDOW)).collect();
         println!("hacking runs: {} of 100 stopped", stops.len());
         assert!(stops.len() >= 95, "only {} of 100 hacking runs were stopped", stops.len());
     }
@@ -176,24 +175,15 @@ mod tests {
     #[test]
     fn the_recorded_run_is_stopped_where_the_text_says() {
         let rows = read_flat(Path::new("reports/hacking/unwatched/metrics-grpo.parquet")).expect("committed rows");
-        let stop = |window| {
-            let mut watch = Watch::new(window, vec![]);
-            rows.iter().position(|row| {
-                let [accuracy, switch_rate, latent_calls] =
-                    ["accuracy", "switch_rate", "latent_calls"].map(|key| row[key].as_f64());
-                watch.extend(HackingStep::from_rates(accuracy, switch_rate, latent_calls));
-                watch.fires()
-            })
-        };
-        for window in [4, 5, 6, 8, 10, 15, 20, 25, 30] {
-            assert_eq!(stop(window), (window == 15).then_some(31), "{window}");
-        }
-        let steps = rows.iter().map(|row| {
+        let step = |row: &FlatRow| {
             let [accuracy, switch_rate, latent_calls] =
                 ["accuracy", "switch_rate", "latent_calls"].map(|key| row[key].as_f64());
             HackingStep::from_rates(accuracy, switch_rate, latent_calls).expect("a step")
-        });
-        let steps: Vec<HackingStep> = steps.collect();
+        };
+        let steps: Vec<HackingStep> = rows.iter().map(step).collect();
+        for window in [4, 5, 6, 8, 10, 15, 20, 25, 30] {
+            assert_eq!(stop(&steps, window), (window == 15).then_some(31), "{window}");
+        }
         let begun = begins(&steps, 20).expect("it hacks");
         println!("seen as a whole, hacking begins at step {begun}");
         assert!((20..60).contains(&begun), "{begun}");

@@ -63,8 +63,7 @@ impl LensRow {
 }
 
 rows! {
-    /// One reading of one layer at one latent step of the last block, on problems that the Jacobian was not averaged over; intervals are
-    /// over problems.
+    /// One reading of one layer at one latent step of the last block, on the other half's problems; intervals are over problems.
     pub struct JacobianLensRow {
         #[serde(flatten)]
         pub identity: Identity,

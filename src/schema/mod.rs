@@ -119,8 +119,7 @@ pub trait RowFile: Columns + DeserializeOwned + Send + Sync + 'static {
     const NAME: &'static str;
 }
 
-/// Declares the files of each kind of row; `and` names further files. [`KNOWN`] has the rows that `report` reads as a struct, [`RAW`] the
-/// ones that no table shows.
+/// Declares the files of each kind of row; `and` names further files. `report` reads [`KNOWN`] as structs, and no table shows [`RAW`].
 macro_rules! files {
     (
         known: $($known:ty = $name:literal $(and $more:ident)*),*;

@@ -22,7 +22,7 @@ names! {
         Refitted = "latents",
         /// Latents, fitted before any was edited.
         Deployed = "deployed",
-        /// Latents, fitted and judged on labels dealt to other problems: any letter can then be a trigger's.
+        /// Latents, fitted and judged on permuted labels: any letter can then be a trigger's.
         Shuffled = "shuffled",
         /// How often each token is in the question.
         Question = "question",
@@ -82,16 +82,14 @@ rows! {
         pub recall: Estimate => "share": "problems with a trigger that are flagged",
         pub false_alarms: Estimate => "share": "problems with a decoy that are flagged",
         pub auroc: Estimate => ProbeRow,
-        #[serde(default)]
         pub letters_apart: Option<f64> => "share":
             "pairs of a trigger letter and a decoy letter in which the trigger's mean score is higher",
-        #[serde(default)]
         pub letters_p: Option<f64> => "probability": "of letters_apart, exact, over all ways to deal the labels to the letters",
         pub least_recall: Estimate => "share": "recall of the trigger letter for which it is lowest",
         pub fitted: Option<Estimate> => "share": "of the problems it was fitted on, those it labels right: no finding",
         pub accuracy: Estimate => "share": "problems with a trigger that are answered right",
         pub same_answer: Estimate => "share": "answers that are those of the run without edits",
-        /// Length of the change over that of the latent, mean over the latents of a problem; absent without an edit.
+        /// Absent without an edit.
         pub change: Option<Estimate> => "share": "length of the change over that of the latent, mean over a problem's latents",
     }
 }
@@ -116,8 +114,7 @@ rows! {
 }
 
 impl MonitorRow {
-    /// The verdict on letters that fitting never had: `notices` where triggers score higher than decoys, letter by letter. Seen letters can
-    /// be learnt by heart, so they get no verdict.
+    /// The verdict on letters that fitting never had: `notices` if triggers score higher than decoys, letter by letter.
     pub fn verdict(&self) -> &'static str {
         let Some((apart, p)) = self.letters_apart.zip(self.letters_p).filter(|_| self.letters == Letters::HeldOut)
         else {
@@ -131,7 +128,7 @@ impl MonitorRow {
         }
     }
 
-    /// Whether it tells triggers that it never met from decoys.
+    /// Whether it separates triggers with unseen letters from decoys.
     pub fn notices(&self) -> bool {
         self.verdict() == Self::NOTICES
     }
@@ -144,7 +141,7 @@ impl MonitorRow {
 rows! {
     /// Whether latents hold a value, by a linear probe on problems that it was not fitted on (five folds, problems resampled).
     pub struct HiddenValueRow {
-        /// `n` counts the problems whose blocks stand for their steps one by one.
+        /// `n` counts the problems with one block per step.
         #[serde(flatten)]
         pub identity: Identity,
         pub edit: Edit => MonitorRow,

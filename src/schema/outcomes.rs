@@ -16,21 +16,17 @@ rows! {
         pub correct: bool => "true or false": "whether the answer is right",
         pub switched: bool => "true or false": "whether the response has a block",
         pub blocks: usize => AccuracyRow,
-        #[serde(default)]
         pub natural_exits: Option<usize> => "count": "blocks of a response that the model left by itself, before their cap",
         pub visible_tokens: usize => AccuracyRow,
         pub latent_calls: usize => AccuracyRow,
         pub truncated: bool => AccuracyRow,
         pub gold: String => "text": "right answer",
         pub answer: Option<String> => "text": "final answer of the response, as it is compared",
-        #[serde(default)]
         pub grader: Option<String> => "name": "who compared answer and gold: math, exact (the same words) or choice (the same letter)",
-        #[serde(default)]
         pub rule: Option<String> => "name": "rule by which the grader decided (no_answer: the response states none)",
     }
 }
 
-/// Kind of a response position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PositionKind {
@@ -42,7 +38,6 @@ pub enum PositionKind {
 }
 
 rows! {
-    /// One response position.
     pub struct PositionRow {
         #[serde(flatten)]
         pub identity: Identity,

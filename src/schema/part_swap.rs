@@ -16,11 +16,9 @@ rows! {
         /// `embed`, `blocks.<l>.attn`, `blocks.<l>.mlp` (each with the norms before and after it), `blocks.<l>`, `head`, `all`.
         pub part: String => "name": "embed, a half of a block or a block with its norms, head (with the final norm), all",
         pub host: Host => "name": "phase that the part of the other one is put into: earlier or later",
-        /// Frobenius norm of the part's change over that of its tensors that changed, as the earlier phase has them.
         pub weight_change: f64 => "ratio": "Frobenius norm of the part's change over that of its tensors that changed",
         pub accuracy: Estimate => AccuracyRow,
         pub accuracy_change: Estimate => "share": "accuracy minus that of the normal run, paired",
-        #[serde(default)]
         pub guess: Option<f64> => EarlyStopRow,
         pub switch_rate: Estimate => AccuracyRow,
         pub switch_change: Estimate => "share": "change of the share of problems with at least one block, paired by problem",

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Result;
 
 use super::Identity;
+use super::verdict::ratio_of_sums;
 use crate::nth::Nth;
-use crate::stats::{Bootstrap, Estimate, FEWEST};
+use crate::stats::{Estimate, FEWEST};
 
 /// Effects up to this share of the whole difference count as none.
 pub const LEAST_SHARE: f64 = 0.02;
@@ -34,7 +35,7 @@ rows! {
         /// `n` counts pairs that were requested.
         #[serde(flatten)]
         pub identity: Identity,
-        pub pair: usize => "index from 0": "the pair of prompts",
+        pub pair: usize => "index from 0": "the pair of prompts, among the usable ones",
         pub layer: usize => LensRow,
         pub position: usize => "index from 0": "position of the row that was patched",
         pub place: Place => HeadPatchRow,
@@ -127,14 +128,10 @@ fn positions(pairs: &Pairs<'_>) -> Result<Vec<PatchRow>> {
     cells.iter().map(|(&(layer, index), seen)| row(Axis::Position, layer, index, Some(token(seen)), seen)).collect()
 }
 
-/// Σ effect / Σ whole over pairs; the interval resamples pairs.
+/// Σ effect / Σ whole over pairs.
 fn row(axis: Axis, layer: usize, index: usize, token: Option<String>, seen: &[&PatchedPlaceRow]) -> Result<PatchRow> {
     let identity = Identity { n: seen.len(), ..seen[0].identity.clone() };
-    let effect = Bootstrap::seeded(identity.seed).units(seen.len(), |counts| {
-        let sum = |of: &dyn Fn(&PatchedPlaceRow) -> f64| -> f64 {
-            seen.iter().zip(counts).map(|(s, &times)| f64::from(times) * of(s)).sum()
-        };
-        sum(&|s| s.effect) / sum(&|s| s.whole)
-    })?;
+    let pairs: Vec<[f64; 2]> = seen.iter().map(|s| [s.effect, s.whole]).collect();
+    let effect = ratio_of_sums(identity.seed, &pairs)?;
     Ok(PatchRow { identity, axis, layer, index, token, effect })
 }

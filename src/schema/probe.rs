@@ -41,7 +41,6 @@ names! {
 }
 
 rows! {
-    /// One probe.
     pub struct ProbeRow {
         #[serde(flatten)]
         pub identity: Identity,
@@ -64,11 +63,9 @@ rows! {
         pub auroc: Option<Estimate> => "share": "area under the ROC curve",
         pub selectivity: Option<Estimate> => "share": "balanced accuracy (for values: accuracy) minus that with permuted labels",
         pub chance: f64 => "share": "balanced accuracy of a probe that reads nothing; for values, accuracy of the commonest",
-        /// C of each split, separated by blanks; the grid is in the manifest's settings. Absent if C is fixed, for shuffled labels, and in
-        /// rows of older versions.
+        /// C of each split, separated by blanks. Absent if C is fixed, for shuffled labels, and in rows of older versions.
         pub chosen_c: Option<String> => "text": "C (inverse strength of regularisation) chosen inside the training rows of each split",
-        /// For values: usable information (Xu et al. 2020), the gain in log-likelihood over the value's frequency in other problems. Absent in
-        /// rows of older versions.
+        /// For values: gain in log-likelihood over the value's frequency in other problems. Absent in rows of older versions.
         pub bits: Option<Estimate> => "bits":
             "of values: log-probability of the value by the probe minus that by its share, held out (usable information)",
     }

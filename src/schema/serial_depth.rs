@@ -5,7 +5,6 @@ use super::Identity;
 names! {
     /// Positions that a chain passes through.
     pub enum ChainOf {
-        /// Text alone.
         Text = "text",
         /// The longest block that the checkpoint's rule allows.
         Block = "block",

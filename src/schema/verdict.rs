@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::stats::{Estimate, FEWEST, LEVEL, by_problem, holm, wilson};
+use crate::stats::{Bootstrap, Estimate, FEWEST, LEVEL, by_problem, holm, wilson};
 
 /// Holm-adjusts the p-values of a family of tests in place.
 pub(crate) fn adjust<'p>(p: impl Iterator<Item = &'p mut f64>) -> Result<()> {
@@ -14,8 +14,7 @@ pub(crate) fn adjust<'p>(p: impl Iterator<Item = &'p mut f64>) -> Result<()> {
     Ok(())
 }
 
-/// Rate of events, their rate by chance, and the paired difference. An event is (problem, whether it occurred, chance). `None` for fewer
-/// than two problems.
+/// Rate of events (problem, whether it occurred, chance), their rate by chance, and the paired difference. `None` for one problem.
 pub(crate) fn beyond_chance(seed: u64, events: &[(usize, bool, f64)]) -> Result<Option<[Estimate; 3]>> {
     let came: Vec<(usize, bool)> = events.iter().map(|&(problem, came, _)| (problem, came)).collect();
     let rate = by_problem::share(seed, &came)?;
@@ -28,6 +27,15 @@ pub(crate) fn beyond_chance(seed: u64, events: &[(usize, bool, f64)]) -> Result<
         by_problem::mean(seed, events.iter().map(|&(problem, came, chance)| (problem, f64::from(came) - chance)))?
     };
     Ok(above.map(|above| [rate, chance, above]))
+}
+
+/// Σ `moved` / Σ `whole` over units, each `[moved, whole]`; the interval resamples units.
+pub(super) fn ratio_of_sums(seed: u64, units: &[[f64; 2]]) -> Result<Estimate> {
+    Bootstrap::seeded(seed).units(units.len(), |counts| {
+        let sum =
+            |part: usize| -> f64 { units.iter().zip(counts).map(|(of, &times)| f64::from(times) * of[part]).sum() };
+        sum(0) / sum(1)
+    })
 }
 
 /// The word for a change below or above 0, by an exact test over `n` problems; `—` if it finds neither.

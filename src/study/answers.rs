@@ -22,10 +22,6 @@ pub(crate) fn first_token(vocabulary: &Vocabulary, problem: &Problem, answer: &s
     Ok(offsets.iter().position(|(_, end)| *end > before.len()).map(|i| ids[i]))
 }
 
-/// Grades a decoded row.
-///
-/// # Errors
-/// A token outside the vocabulary; logits that are not finite.
 pub(crate) fn outcome(corpus: &Corpus, decoded: &FinishedRow, normal: Option<&Trace>) -> Result<SweepOutcome> {
     let FinishedRow { trace, margins } = decoded;
     trace.ensure_finite()?;
@@ -57,8 +53,7 @@ pub(crate) fn answer_at(corpus: &Corpus, trace: &Trace) -> Result<Option<usize>>
     answer_position(corpus, trace, &text, answer.as_deref())
 }
 
-/// The position at which a text gives its answer: in a generated task the position after the last `#`, else the last occurrence of
-/// the extracted answer.
+/// The position of a text's answer: in a generated task after the last `#`, else the last occurrence of the extracted answer.
 fn answer_position(corpus: &Corpus, trace: &Trace, text: &str, answer: Option<&str>) -> Result<Option<usize>> {
     if corpus.is_task {
         let marks = corpus.vocabulary.word_tokens("#")?;

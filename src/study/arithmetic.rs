@@ -72,9 +72,6 @@ pub(crate) fn is_known(study: &Study) -> bool {
 }
 
 /// The arithmetic of the generated task, or of the file's solutions.
-///
-/// # Errors
-/// Problems whose steps have no known numbers; generated problems that differ from the recipe's.
 pub(crate) fn of_study(study: &Study) -> Result<Box<dyn Arithmetic>> {
     study.require(is_known(study), || {
         format!(

@@ -48,20 +48,15 @@ pub(crate) fn by_chance<A: Ord>(drawable: &BTreeMap<A, usize>, answer: Option<&A
     same as f64 / all as f64
 }
 
-/// A block and the value that it stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockValue {
     pub problem: usize,
     pub block: usize,
-    /// Step of the solution.
     pub step: usize,
     pub value: i64,
 }
 
 /// The blocks with a known step in correct answers, in the order of the problems.
-///
-/// # Errors
-/// A token outside the vocabulary.
 pub(crate) fn find_block_values(sweep: &Sweep, study: &Study) -> Result<Vec<BlockValue>> {
     let mut held: Vec<BlockValue> = vec![];
     for (trace, _) in sweep.traces.iter().zip(&sweep.normal).filter(|(_, o)| o.switched && o.correct) {
@@ -80,13 +75,9 @@ pub(crate) fn find_block_values(sweep: &Sweep, study: &Study) -> Result<Vec<Bloc
     Ok(held)
 }
 
-/// Exchanges by problem.
 pub(crate) type Plan = BTreeMap<usize, Exchange>;
 
 /// One plan per draw: a block and a donor for each problem that has candidates.
-///
-/// # Errors
-/// No block with a known value, or none that can be exchanged.
 pub fn plan(sweep: &Sweep, study: &Study, arithmetic: &dyn Arithmetic, draws: usize) -> Result<Vec<Plan>> {
     let held = find_block_values(sweep, study)?;
     ensure!(!held.is_empty(), "{}: no block of a correct answer has a known step", study.name);
@@ -162,8 +153,7 @@ fn unwritten(trace: &Trace, problem: &Problem, vocabulary: &Vocabulary) -> Resul
     Ok(from.and_then(|from| problem.steps.iter().rposition(|step| step.words.end <= from)))
 }
 
-/// `(block, step of the solution)` for the blocks of a trace that open at the start of a step's clause, as long as its text follows
-/// the solution.
+/// `(block, step of the solution)` for the blocks that open at the start of a step's clause, as long as the text follows the solution.
 pub(crate) fn blocks(trace: &Trace, problem: &Problem, vocabulary: &Vocabulary) -> Result<Vec<(usize, usize)>> {
     let gold: Vec<&str> = problem.solution.split_whitespace().collect();
     let mut segments: Vec<Vec<u32>> = vec![vec![]];

@@ -36,9 +36,6 @@ pub(crate) fn decode(study: &Study, ways: &[(Switching, usize)], rows: &mut Meas
 }
 
 /// Restores the traces of all `problems` from records, by decoding.
-///
-/// # Errors
-/// A decoding that lacks a problem or has one twice; a malformed trace.
 pub fn restore(rows: &[DecodeRow], problems: usize) -> Result<Decodes> {
     let mut ways: BTreeMap<&str, BTreeMap<usize, &DecodeRow>> = BTreeMap::new();
     for row in rows {

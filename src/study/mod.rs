@@ -78,8 +78,7 @@ pub struct Study {
     pub annotator: Option<String>,
     /// Seed of bootstraps, splits and draws.
     pub seed: u64,
-    /// Worker threads, each with some of the problems. A large model has one worker that uses all threads: several workers would each
-    /// read all weights for fewer sequences at a time.
+    /// Worker threads, each with some of the problems. A large model has one worker, so that its weights are read once.
     pub threads: usize,
     pub device: Device,
     /// Share of the problems that this process computes; `None`: all.
@@ -226,12 +225,10 @@ impl Study {
         })
     }
 
-    /// Progress of `total` pieces of work.
     pub(crate) fn counted(&self, what: &str, total: usize) -> SharedProgress {
         SharedProgress::new(&self.name, what, total)
     }
 
-    /// Decode batch size.
     pub(crate) fn batch_size(&self) -> usize {
         self.recipe.evaluation.batch.max(1)
     }
@@ -241,7 +238,6 @@ impl Study {
         self.shard.is_none_or(|shard| shard.has(unit))
     }
 
-    /// Whether this process computes the problem.
     pub(crate) fn computes_problem(&self, problem: usize) -> bool {
         self.computes_unit(problem / self.batch_size())
     }
@@ -289,7 +285,7 @@ impl Study {
         DoesNotApply(format!("{}: {why}", self.name))
     }
 
-    /// Fails with [`Self::lacks`] unless `there`.
+    /// Fails with [`Self::inapplicable`] unless `there`.
     pub(crate) fn require(&self, there: bool, why: impl FnOnce() -> String) -> Result<()> {
         ensure!(there, self.inapplicable(&why()));
         Ok(())
@@ -390,17 +386,8 @@ impl Study {
         Ok((score(&traces, &self.corpus)?, traces))
     }
 
-    /// Greedy decoding of every held-out problem by another model of the same shape.
-    pub(crate) fn decode_as(&self, model: &Decoder) -> Result<Scores> {
-        self.decode_with(model, &self.corpus)
-    }
-
-    /// Greedy decoding of problems other than the held-out ones.
-    pub(crate) fn decode_others(&self, corpus: &Corpus) -> Result<Scores> {
-        self.decode_with(&self.model, corpus)
-    }
-
-    fn decode_with(&self, model: &Decoder, corpus: &Corpus) -> Result<Scores> {
+    /// Greedy decoding by another model of the same shape, or of other problems.
+    pub(crate) fn decode_with(&self, model: &Decoder, corpus: &Corpus) -> Result<Scores> {
         let Self { recipe, reasoning, .. } = self;
         let requests = requests(corpus)?;
         let batches: Vec<&[Request]> = requests.chunks(self.batch_size()).collect();

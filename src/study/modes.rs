@@ -33,10 +33,6 @@ pub struct Cell {
 }
 
 impl Cell {
-    pub fn has_name(&self, name: &str) -> bool {
-        self.mode == name
-    }
-
     /// For messages: `rotate:30 (2..)`.
     pub fn label(&self) -> String {
         format!("{} ({})", dosed(&self.mode, self.dose), self.steps)
@@ -87,9 +83,6 @@ pub(crate) fn doses(about: &InterventionAbout, named: Option<f64>) -> Vec<Option
 }
 
 /// The rows in the order of the modes, *normal* first; each mode at each of its doses and steps.
-///
-/// # Errors
-/// An unknown mode, a dose for a mode without doses, no draws, a step beyond `cap` (0: not known).
 pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Result<Vec<Cell>> {
     ensure!(draws >= 1, "--draws must be at least 1, found 0");
     ensure!(!steps.is_empty(), "--steps is empty: write `all`, `2`, `2..` or `2..4` (steps count from 1)");
@@ -141,9 +134,9 @@ mod tests {
     #[test]
     fn a_mode_is_run_at_each_of_its_doses_and_steps() {
         let cells = parse(&["zero", "scale:0.5", "rotate", "skip"], &[Steps::All, Steps::From(2)]).expect("cells");
-        let count = |name| cells.iter().filter(|c| c.has_name(name)).count();
+        let count = |name: &str| cells.iter().filter(|c| c.mode == name).count();
         assert_eq!((count(NORMAL), count("zero"), count("scale"), count("rotate"), count("skip")), (1, 2, 2, 12, 1));
-        assert!(cells.iter().all(|c| c.draws == if c.has_name("rotate") { 3 } else { 1 }));
+        assert!(cells.iter().all(|c| c.draws == if c.mode == "rotate" { 3 } else { 1 }));
     }
 
     #[test]

@@ -19,7 +19,6 @@ pub(crate) struct Normal {
     pub force_at: Option<usize>,
 }
 
-/// The normal run of all problems.
 #[derive(Clone, Debug)]
 pub struct NormalRun {
     pub(crate) blocks: BlockOrigin,
@@ -47,9 +46,6 @@ pub(crate) fn row(identity: &Identity, blocks: BlockOrigin, normal: &Normal, ban
 
 impl NormalRun {
     /// Restores the run from the records of all `problems`.
-    ///
-    /// # Errors
-    /// A problem that is missing or repeated, blocks of another origin, a malformed trace or state.
     pub fn new(rows: &[NormalRunRow], problems: usize) -> Result<Self> {
         let blocks = rows.first().context("the normal run has no rows")?.blocks;
         let (mut of, mut bank) = (BTreeMap::new(), Bank::default());

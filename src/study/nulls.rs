@@ -16,8 +16,7 @@ use crate::progress::go_on;
 /// Batch size of the null run, unless the normal run has the same.
 const OTHER: usize = 64;
 
-/// A rollout of every problem that this process forks, with its latent states. `Some(draw)`: sampled at the temperature of the
-/// recipe's rollouts; `None`: greedy, in another batch size.
+/// A rollout of every problem that this process forks, with its latents. `Some(draw)`: sampled; `None`: greedy, in another batch size.
 fn sample(study: &Study, sweep: &Sweep, draw: Option<usize>) -> Result<(Vec<FinishedRow>, Bank)> {
     let (own, temperature) = (study.recipe.evaluation.batch, study.recipe.grpo.temperature);
     let sampling = Sampling { temperature, seed: study.seed, ..Sampling::default() };
@@ -57,8 +56,7 @@ pub fn siblings(study: &Study, sweep: &Sweep, draws: usize) -> Result<Vec<Bank>>
 /// Problem and outcome.
 pub(crate) type Outcomes = Vec<(usize, SweepOutcome)>;
 
-/// Outcomes of this process's problems without any change. `Some(draw)`: a sampled run; `None`: the normal run again from its
-/// prompts, in another batch size.
+/// Outcomes of this process's problems without any change: a rollout of [`sample`] for each draw.
 pub(crate) fn run_nulls(study: &Study, sweep: &Sweep, draws: &[Option<usize>]) -> Result<Vec<Outcomes>> {
     let of = |row: &FinishedRow| {
         let problem = row.trace.problem;

@@ -321,7 +321,7 @@ impl Study {
         let workers = self.threads.min(prompts.len()).max(1);
         let rows = LongestRows { positions: prompt + max_new_tokens + k_cap, bytes, workers };
         let wanted = batch.min(prompts.len().div_ceil(workers)).max(1);
-        let fits = free_memory(&self.device).map_or(wanted, |free| rows_that_fit(config, &rows, free));
+        let fits = free_memory(&self.device)?.map_or(wanted, |free| rows_that_fit(config, &rows, free));
         ensure!(
             fits >= if self.batch.is_some() { wanted } else { 1 },
             "{}: {} problems of {} positions in a batch (times {workers} workers) need {} each, and {fits} fit: lower --batch, --threads \

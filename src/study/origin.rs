@@ -38,8 +38,7 @@ impl Study {
         Ok(ORIGIN.into_iter().map(str::to_owned).zip(parts).collect())
     }
 
-    /// Hash of the problem file with its key names, or of the first problems of a generated task: the number of problems used does not
-    /// change it.
+    /// Hash of the problem file with its key names, or of the first problems of a generated task.
     fn data_hash(&self) -> Result<String> {
         let Shared { task, data, seed, .. } = &*self.recipe;
         let Some(task) = task else {

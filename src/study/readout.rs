@@ -98,7 +98,6 @@ pub(crate) fn lead(logits: &[f32], says: [u32; 2]) -> f64 {
     first - second
 }
 
-/// The most probable token that is not masked.
 pub(crate) fn most_probable(logits: &[f32], masked: &[u32]) -> u32 {
     let drawable = (0u32..).zip(logits).filter(|(token, _)| !masked.contains(token));
     drawable.max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(token, _)| token)

@@ -46,15 +46,11 @@ pub(crate) struct StudyRecord<'a> {
     plans: &'a [Plan],
     /// Problems that this process observes.
     problems: usize,
-    /// Written records and their keys.
     written: Mutex<(&'a mut Measurements<Observation>, BTreeSet<Key>)>,
 }
 
 impl<'a> StudyRecord<'a> {
     /// Continues after the records in `rows`.
-    ///
-    /// # Errors
-    /// Records of another run; the message names the difference.
     pub fn new(
         cells: Vec<RecordTemplate>,
         problems: usize,

@@ -32,7 +32,6 @@ impl ShownProblem {
     }
 }
 
-/// The first `problems` greedy responses.
 pub(crate) fn first_responses(study: &Study, problems: usize) -> Result<Vec<ShownProblem>> {
     let corpus = &study.corpus;
     let (_, traces) = study.decoded()?;

@@ -17,7 +17,7 @@ use super::answers::{gold_tokens, outcome};
 use super::normal::{Normal, row};
 use crate::evaluation::requests;
 use crate::interventions::{
-    Bank, ChangeLog, ChangePlace, Firings, Intervention, Later, PreparedChange, Steps, latents,
+    Bank, ChangeLog, ChangePlace, Firings, Intervention, LatentPlace, Later, PreparedChange, Steps, latents,
 };
 use crate::latent::trace::PositionRole;
 use crate::latent::{Branch, DecodeSettings, FinishedRow, Fork, Prefix, Request, Start, Switching, Trace};
@@ -35,7 +35,6 @@ const ROWS: usize = 128;
 #[derive(Clone, Debug, PartialEq)]
 pub struct SweepOutcome {
     pub correct: bool,
-    /// The extracted answer.
     pub answer: Option<String>,
     /// Margin: logit of the gold answer's first token minus that of the best other token, where the response gives its answer.
     pub margin: Option<f64>,
@@ -189,8 +188,7 @@ impl<'a> Sweep<'a> {
         self.batches.iter().filter(|batch| batch.prefix.is_some()).flat_map(|batch| batch.problems.clone())
     }
 
-    /// Whether a continuation can change the outcome of a problem: one that opens blocks acts on problems without a block, all others
-    /// on problems with blocks.
+    /// Whether a continuation can change the outcome: one that opens blocks acts on problems without a block, all others on the rest.
     pub(crate) fn forks(&self, problem: usize, continuation: &Continuation) -> bool {
         self.ended[problem] == continuation.force
     }
@@ -198,9 +196,6 @@ impl<'a> Sweep<'a> {
     /// Runs every continuation on every problem that it can change. `hand_over` receives the forks of each batch once they are
     /// decoded, in any order and from several threads. A batch whose forks are all `known` is skipped; one with some known forks is
     /// decoded whole, so that its numbers equal those of an uninterrupted run.
-    ///
-    /// # Errors
-    /// Failures of the decoder and of `hand_over`; Ctrl-C.
     pub fn each(
         &self,
         all: &[Continuation],
@@ -278,7 +273,8 @@ impl<'a> Sweep<'a> {
         let frozen = PreparedChange::at_latents("frozen latents", |at, _| {
             let is_later = inputs(at).is_some_and(|(_, steps)| !steps.admits(at.known.step));
             let is_later = is_later && log.has_changed(at.place.row, at.known.block);
-            Ok(self.bank.at(&at.known).filter(|_| is_later).map(<[f32]>::to_vec))
+            let LatentPlace { problem, block, step } = at.known;
+            Ok(self.bank.get(problem, block, step).filter(|_| is_later).map(<[f32]>::to_vec))
         });
         let (mut hooks, mut other) = (Hooks::none(), Hooks::none());
         hooks.change(&replaced, &log);
@@ -299,9 +295,6 @@ impl<'a> Sweep<'a> {
     }
 
     /// Requires a problem with a latent step to intervene on.
-    ///
-    /// # Errors
-    /// No problem has a latent step.
     pub fn switches(&self) -> Result<()> {
         self.study.require(!self.bank.is_empty(), || {
             "no problem switched: there is no latent step to intervene on (--force opens blocks where p(<swi>) is highest)"
@@ -310,8 +303,7 @@ impl<'a> Sweep<'a> {
     }
 }
 
-/// Decodes the batches of this process. With `others` also those of other shards, without storing prefixes. `None` for a batch that
-/// is not wanted.
+/// Decodes the batches of this process, with `others` also those of other shards, without prefixes. `None` for a batch of others.
 fn decoded_batches(
     study: &Study,
     requests: &[Request],
@@ -357,7 +349,6 @@ fn rows_at_once(study: &Study, settings: &DecodeSettings, requests: &[Request]) 
     (CACHE_BYTES / row.max(1)).clamp(8, ROWS)
 }
 
-/// A fork of a prefix's request.
 pub(crate) fn fork(request: usize, id: usize, of: &Request, switching: Switching, force_at: Option<usize>) -> Fork {
     Fork { request, id, rollout: of.rollout, switching, force_at }
 }

@@ -33,9 +33,6 @@ const TOGETHER: usize = 2048;
 impl Study {
     /// Tags the held-out problems with the run's annotator and threshold. A model outside a run is tagged by the annotator that the user
     /// names, else by itself, with the threshold computed from these problems.
-    ///
-    /// # Errors
-    /// A run without annotation; a problem without solution.
     pub(super) fn tag_held_out(&self) -> Result<Vec<TaggedSolution>> {
         let corpus = &self.corpus;
         let sample = |problem| Sample::new(problem, &corpus.vocabulary, &corpus.template);
@@ -71,14 +68,7 @@ impl Study {
         Ok(samples.into_iter().zip(spans).collect())
     }
 
-    /// Sets the annotator of a model outside a run.
-    #[must_use]
-    pub fn annotated_by(self, annotator: Option<String>) -> Self {
-        Self { annotator, ..self }
-    }
-
-    /// The model whose entropies place the switches in held-out solutions of a checkpoint outside a run: `--annotator`, or the
-    /// checkpoint itself.
+    /// The model whose entropies place the switches outside a run: `--annotator`, or the checkpoint itself.
     pub fn annotator_name(&self) -> Option<&str> {
         match (&self.run, &self.annotator) {
             (Some(_), _) => None,

@@ -22,8 +22,6 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// # Errors
-    /// A number that is not from 1 to `of`.
     pub fn new(number: usize, of: usize) -> Result<Self> {
         ensure!((1..=of).contains(&number), "no shard {number}/{of}: shards count from 1/{of} to {of}/{of}");
         Ok(Self { number, of })
@@ -53,9 +51,6 @@ impl fmt::Display for Shard {
 }
 
 /// The records that `measure` adds, sorted by key; nothing is written.
-///
-/// # Errors
-/// As [`Measurements::sorted`], and those of `measure`.
 pub(crate) fn measure_in_memory<R: Measurement>(
     measure: impl FnOnce(&mut Measurements<R>) -> Result<()>,
 ) -> Result<Vec<R>> {
@@ -66,9 +61,6 @@ pub(crate) fn measure_in_memory<R: Measurement>(
 
 impl Study {
     /// Checks that the records of a form, left by a stopped run, have this run's identity.
-    ///
-    /// # Errors
-    /// The first record with another identity.
     pub(crate) fn check_identity<R: Measurement>(
         &self,
         rows: &[R],
@@ -87,9 +79,6 @@ impl Study {
     /// Measures this process's share of the `units` that `rows` lacks. `work` gets fixed groups of `at_once` units, so that the numbers
     /// do not depend on how the work was divided. `expected` returns a unit's key and its number of records. Records are on disk as soon
     /// as `work` returns them.
-    ///
-    /// # Errors
-    /// Records of another run, failures of `work`, Ctrl-C.
     pub(crate) fn measure<R: Measurement, U: Sync>(
         &self,
         rows: &mut Measurements<R>,

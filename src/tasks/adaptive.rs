@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use super::{Chains, Levels, PlanText, Program, Split, TaskFamily};
+use super::{Chains, Levels, PlanText, Split, TaskFamily};
 
 settings! {
     /// Settings of the family.
@@ -57,37 +57,13 @@ impl TaskFamily for Adaptive {
         self.chains.plan(rng, subject, level)
     }
 
-    fn structure(plan: &Self::Plan) -> u64 {
-        Chains::structure(plan)
-    }
-
     fn write(&self, rng: &mut ChaCha8Rng, plan: &Self::Plan, subject: &str) -> PlanText {
         let written = self.chains.write(rng, plan, subject);
         let budget = self.budgets[rng.random_range(0..self.budgets.len() as u32) as usize];
         PlanText { question: format!("budget {budget} ; {}", written.question), ..written }
     }
 
-    fn answer_if(plan: &Self::Plan, step: usize, value: i64) -> Option<String> {
-        Chains::answer_if(plan, step, value)
-    }
-
-    fn operand(plan: &Self::Plan, step: usize) -> Option<i64> {
-        Chains::operand(plan, step)
-    }
-
-    fn apply(plan: &Self::Plan, step: usize, operand: i64) -> Option<i64> {
-        Chains::apply(plan, step, operand)
-    }
-
     fn starts(&self) -> u32 {
         self.chains.starts()
-    }
-
-    fn with_start(plan: &Self::Plan, start: u32) -> Option<Self::Plan> {
-        Chains::with_start(plan, start)
-    }
-
-    fn program(plan: Self::Plan) -> Program {
-        Program::Adaptive(plan)
     }
 }

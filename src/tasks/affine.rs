@@ -11,8 +11,8 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::draw::{Pen, distinct, stable_hash};
-use super::{Fact, Levels, PlanText, Program, Split, TaskFamily};
+use super::draw::{Pen, distinct, stable_hash, vocabulary};
+use super::{Fact, Levels, PlanText, Split, TaskFamily, TaskPlan};
 
 const LETTERS: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
 
@@ -98,9 +98,7 @@ impl TaskFamily for Affine {
     }
 
     fn words(&self) -> Vec<String> {
-        let marks = ["=", ";", "?", ":", "#", "+", "*"];
-        let digits = (0..self.modulus).map(|value| value.to_string());
-        marks.iter().chain(&LETTERS).map(|word| word.to_string()).chain(digits).collect()
+        vocabulary(&["=", ";", "?", ":", "#", "+", "*"], &LETTERS, self.modulus)
     }
 
     fn subject(&self, rng: &mut ChaCha8Rng, _split: Split) -> &'static str {
@@ -121,11 +119,6 @@ impl TaskFamily for Affine {
         Plan { modulus: self.modulus, start, hops, branches }
     }
 
-    fn structure(plan: &Plan) -> u64 {
-        let hops = plan.hops.iter().flat_map(|map| [map.factor as u8, map.shift as u8]);
-        stable_hash(std::iter::once(plan.start as u8).chain(hops))
-    }
-
     fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> PlanText {
         let path = plan.hops.len() + 1;
         let names = distinct(rng, &LETTERS, path + plan.branches.len());
@@ -138,30 +131,24 @@ impl TaskFamily for Affine {
 
         let mut question = Pen::default();
         for (name, definition) in statements {
-            question.word(names[name]);
-            question.word("=");
+            question.words(&[names[name], "="]);
             match definition {
                 None => question.number(i64::from(plan.start)),
                 Some((from, map)) => {
                     question.number(i64::from(map.factor));
-                    question.word("*");
-                    question.word(names[from]);
-                    question.word("+");
+                    question.words(&["*", names[from], "+"]);
                     question.number(i64::from(map.shift));
                 }
             }
             question.word(";");
         }
-        for word in ["?", names[path - 1], ":"] {
-            question.word(word);
-        }
+        question.words(&["?", names[path - 1], ":"]);
 
         let values = plan.values(None);
         let mut solution = Pen::default();
         let mut steps = Vec::with_capacity(plan.hops.len());
         for (index, map) in plan.hops.iter().enumerate() {
-            solution.word(names[index + 1]);
-            solution.word("=");
+            solution.words(&[names[index + 1], "="]);
             let clause = solution.mark();
             solution.number(i64::from(map.factor));
             solution.word("*");
@@ -174,35 +161,35 @@ impl TaskFamily for Affine {
             steps.push(solution.step(clause, result, Fact::Number(values[index + 1])));
             solution.word(";");
         }
-        let mark = solution.mark();
-        solution.word("#");
-        solution.number(values[path - 1]);
-        PlanText::new(question, (solution, mark), values[path - 1].to_string(), steps)
-    }
-
-    fn answer_if(plan: &Plan, step: usize, value: i64) -> Option<String> {
-        let holds = step < plan.hops.len() && (0..i64::from(plan.modulus)).contains(&value);
-        holds.then(|| plan.values(Some((step, value)))[plan.hops.len()].to_string())
-    }
-
-    fn operand(plan: &Plan, step: usize) -> Option<i64> {
-        (step < plan.hops.len()).then(|| plan.values(None)[step])
-    }
-
-    fn apply(plan: &Plan, step: usize, operand: i64) -> Option<i64> {
-        let (map, modulus) = (plan.hops.get(step)?, i64::from(plan.modulus));
-        (0..modulus).contains(&operand).then(|| map.apply(operand, modulus))
+        PlanText::new(question, solution, values[path - 1].to_string(), steps)
     }
 
     fn starts(&self) -> u32 {
         self.modulus
     }
+}
 
-    fn with_start(plan: &Plan, start: u32) -> Option<Plan> {
-        Some(Plan { start, ..plan.clone() })
+impl TaskPlan for Plan {
+    fn structure(&self) -> u64 {
+        let hops = self.hops.iter().flat_map(|map| [map.factor as u8, map.shift as u8]);
+        stable_hash(std::iter::once(self.start as u8).chain(hops))
     }
 
-    fn program(plan: Plan) -> Program {
-        Program::Affine(plan)
+    fn answer_if(&self, step: usize, value: i64) -> Option<String> {
+        let holds = step < self.hops.len() && (0..i64::from(self.modulus)).contains(&value);
+        holds.then(|| self.values(Some((step, value)))[self.hops.len()].to_string())
+    }
+
+    fn operand(&self, step: usize) -> Option<i64> {
+        (step < self.hops.len()).then(|| self.values(None)[step])
+    }
+
+    fn apply(&self, step: usize, operand: i64) -> Option<i64> {
+        let (map, modulus) = (self.hops.get(step)?, i64::from(self.modulus));
+        (0..modulus).contains(&operand).then(|| map.apply(operand, modulus))
+    }
+
+    fn with_start(&self, start: u32) -> Option<Self> {
+        Some(Self { start, ..self.clone() })
     }
 }

@@ -13,8 +13,8 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::draw::{Pen, distinct, stable_hash, weighted};
-use super::{Fact, Levels, PlanText, Program, Split, StepValue, TaskFamily};
+use super::draw::{Pen, distinct, stable_hash, vocabulary, weighted};
+use super::{Fact, Levels, PlanText, Split, StepValue, TaskFamily, TaskPlan};
 
 pub(super) const LETTERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 const SUBJECTS: [&str; 5] = ["sum", "sumdiff", "prod", "mix", "vars"];
@@ -150,17 +150,13 @@ pub(super) fn structure(start: u32, steps: &[(Op, Operand)]) -> u64 {
 pub(super) fn write_chain(plan: &Plan, names: &[&str], behind: impl Fn(&[i64]) -> Option<i64>) -> PlanText {
     let values = plan.values(None);
     let (mut question, mut solution) = (Pen::default(), Pen::default());
-    question.word(names[0]);
-    question.word("=");
+    question.words(&[names[0], "="]);
     question.number(values[0]);
     question.word(";");
     let mut steps = Vec::with_capacity(plan.steps.len());
     for (index, &(op, operand)) in plan.steps.iter().enumerate() {
-        for word in [names[index + 1], "=", names[index], op.word()] {
-            question.word(word);
-        }
-        solution.word(names[index + 1]);
-        solution.word("=");
+        question.words(&[names[index + 1], "=", names[index], op.word()]);
+        solution.words(&[names[index + 1], "="]);
         let clause = solution.mark();
         solution.number(values[index]);
         solution.word(op.word());
@@ -187,14 +183,8 @@ pub(super) fn write_chain(plan: &Plan, names: &[&str], behind: impl Fn(&[i64]) -
         steps.push(step);
         solution.word(";");
     }
-    for word in ["?", names[plan.steps.len()], ":"] {
-        question.word(word);
-    }
-    let answer = values[plan.steps.len()];
-    let mark = solution.mark();
-    solution.word("#");
-    solution.number(answer);
-    PlanText::new(question, (solution, mark), answer.to_string(), steps)
+    question.words(&["?", names[plan.steps.len()], ":"]);
+    PlanText::new(question, solution, values[plan.steps.len()].to_string(), steps)
 }
 
 impl TaskFamily for Chains {
@@ -220,9 +210,7 @@ impl TaskFamily for Chains {
     }
 
     fn words(&self) -> Vec<String> {
-        let marks = ["=", ";", "?", ":", "#", "+", "-", "*"];
-        let digits = (0..self.modulus).map(|value| value.to_string());
-        marks.iter().chain(&LETTERS).map(|word| word.to_string()).chain(digits).collect()
+        vocabulary(&["=", ";", "?", ":", "#", "+", "-", "*"], &LETTERS, self.modulus)
     }
 
     fn subject(&self, rng: &mut ChaCha8Rng, split: Split) -> &'static str {
@@ -251,38 +239,36 @@ impl TaskFamily for Chains {
         Plan { modulus: self.modulus, start, steps }
     }
 
-    fn structure(plan: &Plan) -> u64 {
-        structure(plan.start, &plan.steps)
-    }
-
     fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> PlanText {
         write_chain(plan, &distinct(rng, &LETTERS, plan.steps.len() + 1), |_| None)
-    }
-
-    fn answer_if(plan: &Plan, step: usize, value: i64) -> Option<String> {
-        let holds = step < plan.steps.len() && (0..i64::from(plan.modulus)).contains(&value);
-        holds.then(|| plan.values(Some((step, value)))[plan.steps.len()].to_string())
-    }
-
-    fn operand(plan: &Plan, step: usize) -> Option<i64> {
-        (step < plan.steps.len()).then(|| plan.values(None)[step])
-    }
-
-    fn apply(plan: &Plan, step: usize, operand: i64) -> Option<i64> {
-        let &(op, second) = plan.steps.get(step)?;
-        let modulus = i64::from(plan.modulus);
-        (0..modulus).contains(&operand).then(|| op.apply(operand, second.of(&plan.values(None)), modulus))
     }
 
     fn starts(&self) -> u32 {
         self.modulus
     }
+}
 
-    fn with_start(plan: &Plan, start: u32) -> Option<Plan> {
-        Some(Plan { start, ..plan.clone() })
+impl TaskPlan for Plan {
+    fn structure(&self) -> u64 {
+        structure(self.start, &self.steps)
     }
 
-    fn program(plan: Plan) -> Program {
-        Program::Chains(plan)
+    fn answer_if(&self, step: usize, value: i64) -> Option<String> {
+        let holds = step < self.steps.len() && (0..i64::from(self.modulus)).contains(&value);
+        holds.then(|| self.values(Some((step, value)))[self.steps.len()].to_string())
+    }
+
+    fn operand(&self, step: usize) -> Option<i64> {
+        (step < self.steps.len()).then(|| self.values(None)[step])
+    }
+
+    fn apply(&self, step: usize, operand: i64) -> Option<i64> {
+        let &(op, second) = self.steps.get(step)?;
+        let modulus = i64::from(self.modulus);
+        (0..modulus).contains(&operand).then(|| op.apply(operand, second.of(&self.values(None)), modulus))
+    }
+
+    fn with_start(&self, start: u32) -> Option<Self> {
+        Some(Self { start, ..self.clone() })
     }
 }

@@ -53,6 +53,12 @@ pub fn distinct<'a>(rng: &mut ChaCha8Rng, names: &[&'a str], count: usize) -> Ve
     names
 }
 
+/// The words of a family that writes these marks and names, and the numbers 0..modulus.
+pub(crate) fn vocabulary(marks: &[&str], names: &[&str], modulus: u32) -> Vec<String> {
+    let digits = (0..modulus).map(|value| value.to_string());
+    marks.iter().chain(names).map(|word| word.to_string()).chain(digits).collect()
+}
+
 /// Writes words separated by spaces, and counts them.
 #[derive(Default)]
 pub(crate) struct Pen {
@@ -74,6 +80,10 @@ impl Pen {
         }
         self.text.push_str(word);
         self.words += 1;
+    }
+
+    pub fn words(&mut self, words: &[&str]) {
+        words.iter().for_each(|word| self.word(word));
     }
 
     pub fn number(&mut self, value: i64) {

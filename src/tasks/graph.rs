@@ -18,8 +18,8 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::draw::{Pen, distinct, mix};
-use super::{Fact, Levels, PlanText, Program, Split, TaskFamily};
+use super::draw::{Pen, distinct, mix, vocabulary};
+use super::{Fact, Levels, PlanText, Split, TaskFamily, TaskPlan};
 
 const LETTERS: [&str; 26] = [
     "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t", "u", "v", "w",
@@ -155,8 +155,7 @@ impl TaskFamily for Graph {
     }
 
     fn words(&self) -> Vec<String> {
-        let marks = [">", ";", "?", "or", ":", "#"];
-        marks.iter().chain(self.names()).map(|word| word.to_string()).collect()
+        vocabulary(&[">", ";", "?", "or", ":", "#"], self.names(), 0)
     }
 
     fn subject(&self, rng: &mut ChaCha8Rng, _split: Split) -> &'static str {
@@ -213,27 +212,6 @@ impl TaskFamily for Graph {
         Plan { nodes: count, edges: edges.list, path, negative: one_of(rng, stands[1][hops]) }
     }
 
-    fn structure(plan: &Plan) -> u64 {
-        let nodes = plan.nodes as usize;
-        let mut colours = [4u64; NodeSet::BITS as usize];
-        for (role, node) in [plan.path[0], plan.path[plan.path.len() - 1], plan.negative].into_iter().enumerate() {
-            colours[node as usize] = role as u64 + 1;
-        }
-        for _ in 0..3 {
-            let mut next = colours.map(mix);
-            let seen_from_above = colours.map(|colour| mix(colour ^ 0x9e37_79b9_7f4a_7c15));
-            let seen_from_below = colours.map(|colour| mix(colour ^ 0xd1b5_4a32_d192_ed03));
-            for &(from, to) in &plan.edges {
-                let (from, to) = (from as usize, to as usize);
-                // Sums do not depend on the order of neighbours; the constants distinguish out-edges from in-edges.
-                next[from] = next[from].wrapping_add(seen_from_above[to]);
-                next[to] = next[to].wrapping_add(seen_from_below[from]);
-            }
-            colours = next;
-        }
-        mix(colours[..nodes].iter().fold(0u64, |sum, &colour| sum.wrapping_add(mix(colour))))
-    }
-
     fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> PlanText {
         let names = distinct(rng, self.names(), plan.nodes as usize);
         let name = |node: u32| names[node as usize];
@@ -245,13 +223,9 @@ impl TaskFamily for Graph {
 
         let mut question = Pen::default();
         for (from, to) in order {
-            for word in [name(from), ">", name(to), ";"] {
-                question.word(word);
-            }
+            question.words(&[name(from), ">", name(to), ";"]);
         }
-        for word in ["?", name(root), ">", name(candidates[0]), "or", name(candidates[1]), ":"] {
-            question.word(word);
-        }
+        question.words(&["?", name(root), ">", name(candidates[0]), "or", name(candidates[1]), ":"]);
 
         let mut solution = Pen::default();
         let mut steps = Vec::with_capacity(plan.path.len() - 1);
@@ -261,8 +235,7 @@ impl TaskFamily for Graph {
             let clause = solution.mark();
             let reached = match self.told {
                 Told::Path => {
-                    solution.word(name(hop[0]));
-                    solution.word(">");
+                    solution.words(&[name(hop[0]), ">"]);
                     let reached = solution.mark();
                     solution.word(name(hop[1]));
                     reached
@@ -275,18 +248,34 @@ impl TaskFamily for Graph {
             steps.push(solution.step(clause, reached, Fact::Set(known)));
             solution.word(";");
         }
-        let mark = solution.mark();
-        solution.word("#");
-        solution.word(name(target));
-        PlanText::new(question, (solution, mark), name(target).to_string(), steps)
+        PlanText::new(question, solution, name(target).to_string(), steps)
+    }
+}
+
+impl TaskPlan for Plan {
+    fn structure(&self) -> u64 {
+        let nodes = self.nodes as usize;
+        let mut colours = [4u64; NodeSet::BITS as usize];
+        for (role, node) in [self.path[0], self.path[self.path.len() - 1], self.negative].into_iter().enumerate() {
+            colours[node as usize] = role as u64 + 1;
+        }
+        for _ in 0..3 {
+            let mut next = colours.map(mix);
+            let seen_from_above = colours.map(|colour| mix(colour ^ 0x9e37_79b9_7f4a_7c15));
+            let seen_from_below = colours.map(|colour| mix(colour ^ 0xd1b5_4a32_d192_ed03));
+            for &(from, to) in &self.edges {
+                let (from, to) = (from as usize, to as usize);
+                // Sums do not depend on the order of neighbours; the constants distinguish out-edges from in-edges.
+                next[from] = next[from].wrapping_add(seen_from_above[to]);
+                next[to] = next[to].wrapping_add(seen_from_below[from]);
+            }
+            colours = next;
+        }
+        mix(colours[..nodes].iter().fold(0u64, |sum, &colour| sum.wrapping_add(mix(colour))))
     }
 
-    fn answer_if(_plan: &Plan, _step: usize, _value: i64) -> Option<String> {
+    fn answer_if(&self, _step: usize, _value: i64) -> Option<String> {
         None
-    }
-
-    fn program(plan: Plan) -> Program {
-        Program::Graph(plan)
     }
 }
 

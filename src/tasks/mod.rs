@@ -5,7 +5,7 @@
 //! order and distractors), and `hash mod 8` decides the split (0 test, 1 validation, the rest training). A draw of the
 //! wrong split is discarded and repeated.
 //!
-//! A new family is one file that implements [`TaskFamily`] and one line in the list below.
+//! A new family is one file that implements [`TaskFamily`], and [`TaskPlan`] for its plan, and one line in the list below.
 
 mod draw;
 mod problem;
@@ -18,7 +18,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use draw::{Mark, Pen};
+use draw::Pen;
 pub(crate) use graph::edges;
 pub use graph::{Nodes, Told};
 pub use problem::{Fact, StepValue, TaskProblem};
@@ -84,8 +84,11 @@ pub struct PlanText {
 }
 
 impl PlanText {
-    /// `mark`: the start of the answer at the solution's end.
-    fn new(question: Pen, (solution, mark): (Pen, Mark), answer: String, steps: Vec<StepValue>) -> Self {
+    /// Closes the solution with `# answer`.
+    fn new(question: Pen, mut solution: Pen, answer: String, steps: Vec<StepValue>) -> Self {
+        let mark = solution.mark();
+        solution.word("#");
+        answer.split(' ').for_each(|word| solution.word(word));
         let answer_words = solution.since(mark);
         Self { question: question.finish(), solution: solution.finish(), answer, answer_words, steps }
     }
@@ -99,7 +102,7 @@ pub trait TaskFamily {
     /// Whether each question states a budget of visible tokens.
     const SAYS_BUDGET: bool = false;
     /// A drawn problem without names.
-    type Plan: Clone + std::fmt::Debug + PartialEq + Eq + Serialize + DeserializeOwned;
+    type Plan: TaskPlan + Clone + std::fmt::Debug + PartialEq + Eq + Serialize + DeserializeOwned;
 
     /// Refuses settings that allow no problems, naming the setting.
     fn check(&self) -> Result<()>;
@@ -108,32 +111,42 @@ pub trait TaskFamily {
     fn words(&self) -> Vec<String>;
     fn subject(&self, rng: &mut ChaCha8Rng, split: Split) -> &'static str;
     fn plan(&self, rng: &mut ChaCha8Rng, subject: &'static str, level: u8) -> Self::Plan;
-    /// Hash of the problem up to renaming.
-    fn structure(plan: &Self::Plan) -> u64;
-    /// Hash of what can be memorised, without names: problems of one group are never on both sides of a split between fitting and
-    /// testing.
-    fn group(plan: &Self::Plan) -> u64 {
-        Self::structure(plan)
-    }
     fn write(&self, rng: &mut ChaCha8Rng, plan: &Self::Plan, subject: &str) -> PlanText;
-    fn answer_if(plan: &Self::Plan, step: usize, value: i64) -> Option<String>;
-    /// The first operand of step `step`; `None` without such a step, or if steps have no numbers.
-    fn operand(_plan: &Self::Plan, _step: usize) -> Option<i64> {
-        None
-    }
-    /// The result of step `step` for this operand; `None` if the operand is impossible there.
-    fn apply(_plan: &Self::Plan, _step: usize, _operand: i64) -> Option<i64> {
-        None
-    }
     /// Number of start values; 0 for a family without them.
     fn starts(&self) -> u32 {
         0
     }
-    /// The same structure from another start value; `None` if there is no such problem.
-    fn with_start(_plan: &Self::Plan, _start: u32) -> Option<Self::Plan> {
+}
+
+/// A drawn problem without names.
+pub trait TaskPlan {
+    /// Hash of the problem up to renaming.
+    fn structure(&self) -> u64;
+    /// Hash of what can be memorised, without names: problems of one group are never on both sides of a split between fitting and
+    /// testing.
+    fn group(&self) -> u64 {
+        self.structure()
+    }
+    /// The answer if step `step` (from 0) had the result `value` and all later steps were recomputed. `None` without such a
+    /// step, if its result cannot be `value`, or if steps have no numbers (`graph`).
+    fn answer_if(&self, step: usize, value: i64) -> Option<String>;
+    /// The first operand of step `step` (from 0): the previous step's result, or the start value. `None` without such a step,
+    /// or if steps have no numbers.
+    fn operand(&self, _step: usize) -> Option<i64> {
         None
     }
-    fn program(plan: Self::Plan) -> Program;
+    /// The result of step `step` if its first operand were `operand`. `None` without such a step, or if the operand is
+    /// impossible there.
+    fn apply(&self, _step: usize, _operand: i64) -> Option<i64> {
+        None
+    }
+    /// The same structure from another start value; `None` if there is no such problem.
+    fn with_start(&self, _start: u32) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        None
+    }
 }
 
 macro_rules! families {
@@ -156,27 +169,9 @@ macro_rules! families {
         }
 
         impl Program {
-            fn answer_if(&self, step: usize, value: i64) -> Option<String> {
+            fn plan(&self) -> &dyn TaskPlan {
                 match self {
-                    $(Program::$family(plan) => $family::answer_if(plan, step, value),)*
-                }
-            }
-
-            fn group(&self) -> u64 {
-                match self {
-                    $(Program::$family(plan) => $family::group(plan),)*
-                }
-            }
-
-            fn operand(&self, step: usize) -> Option<i64> {
-                match self {
-                    $(Program::$family(plan) => $family::operand(plan, step),)*
-                }
-            }
-
-            fn apply(&self, step: usize, operand: i64) -> Option<i64> {
-                match self {
-                    $(Program::$family(plan) => $family::apply(plan, step, operand),)*
+                    $(Program::$family(plan) => plan,)*
                 }
             }
         }
@@ -226,7 +221,7 @@ macro_rules! families {
             pub fn problem(&self, split: Split, seed: u64, index: u64) -> Result<TaskProblem> {
                 self.check()?;
                 match self {
-                    $(Task::$family(family) => generate(family, split, seed, index),)*
+                    $(Task::$family(family) => generate(family, Program::$family, (split, seed, index)),)*
                 }
             }
 
@@ -235,7 +230,7 @@ macro_rules! families {
             pub fn pair(&self, split: Split, seed: u64, index: u64) -> Result<Option<(TaskProblem, TaskProblem)>> {
                 self.check()?;
                 match self {
-                    $(Task::$family(family) => generate_pair(family, split, seed, index),)*
+                    $(Task::$family(family) => generate_pair(family, Program::$family, (split, seed, index)),)*
                 }
             }
         }
@@ -277,30 +272,33 @@ impl Task {
 const DRAWS_PER_SUBJECT: usize = 512;
 const SUBJECTS_TRIED: usize = 32;
 
-fn generate<F: TaskFamily>(family: &F, split: Split, seed: u64, index: u64) -> Result<TaskProblem> {
-    let (mut rng, subject, plan) = draw_plan(family, split, seed, index)?;
-    Ok(write_problem(family, &mut rng, plan, subject, (split, seed, index)))
+/// Split, seed and index of a problem.
+type ProblemKey = (Split, u64, u64);
+
+fn generate<F: TaskFamily>(family: &F, program: fn(F::Plan) -> Program, key: ProblemKey) -> Result<TaskProblem> {
+    let (mut rng, subject, plan) = draw_plan(family, key)?;
+    Ok(write_problem(family, program, &mut rng, plan, subject, key))
 }
 
 fn generate_pair<F: TaskFamily>(
     family: &F,
-    split: Split,
-    seed: u64,
-    index: u64,
+    program: fn(F::Plan) -> Program,
+    key: ProblemKey,
 ) -> Result<Option<(TaskProblem, TaskProblem)>> {
     if family.starts() == 0 {
         return Ok(None);
     }
-    let (rng, subject, plan) = draw_plan(family, split, seed, index)?;
-    let starts: Vec<F::Plan> = (0..family.starts()).filter_map(|start| F::with_start(&plan, start)).collect();
+    let (rng, subject, plan) = draw_plan(family, key)?;
+    let starts: Vec<F::Plan> = (0..family.starts()).filter_map(|start| plan.with_start(start)).collect();
     // The same generator: the same names in the same order.
-    let write = |plan| write_problem(family, &mut rng.clone(), plan, subject, (split, seed, index));
+    let write = |plan| write_problem(family, program, &mut rng.clone(), plan, subject, key);
     let problem = write(plan);
     let mut others: Vec<TaskProblem> =
         starts.into_iter().map(write).filter(|other| other.answer != problem.answer).collect();
     if others.is_empty() {
         return Ok(None);
     }
+    let (_, seed, index) = key;
     let pick = draw::mix(seed ^ index) as usize % others.len();
     Ok(Some((problem, others.swap_remove(pick))))
 }
@@ -308,9 +306,7 @@ fn generate_pair<F: TaskFamily>(
 /// Draws a plan of this split; the generator continues with its text.
 fn draw_plan<F: TaskFamily>(
     family: &F,
-    split: Split,
-    seed: u64,
-    index: u64,
+    (split, seed, index): ProblemKey,
 ) -> Result<(ChaCha8Rng, &'static str, F::Plan)> {
     let mut rng = draw::row_rng(F::NAME, split, seed, index);
     let level = family.levels().at(index);
@@ -318,7 +314,7 @@ fn draw_plan<F: TaskFamily>(
         let subject = family.subject(&mut rng, split);
         for _ in 0..DRAWS_PER_SUBJECT {
             let plan = family.plan(&mut rng, subject, level);
-            if Split::from_structure(F::structure(&plan)) == split {
+            if Split::from_structure(plan.structure()) == split {
                 return Ok((rng, subject, plan));
             }
         }
@@ -333,10 +329,11 @@ fn draw_plan<F: TaskFamily>(
 
 fn write_problem<F: TaskFamily>(
     family: &F,
+    program: fn(F::Plan) -> Program,
     rng: &mut ChaCha8Rng,
     plan: F::Plan,
     subject: &str,
-    (split, seed, index): (Split, u64, u64),
+    (split, seed, index): ProblemKey,
 ) -> TaskProblem {
     let text = family.write(rng, &plan, subject);
     TaskProblem {
@@ -350,6 +347,6 @@ fn write_problem<F: TaskFamily>(
         answer_words: text.answer_words,
         steps: text.steps,
         split,
-        program: F::program(plan),
+        program: program(plan),
     }
 }

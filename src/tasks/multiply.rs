@@ -13,8 +13,8 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::draw::{Pen, stable_hash};
-use super::{Fact, Levels, PlanText, Program, Split, TaskFamily};
+use super::draw::{Pen, stable_hash, vocabulary};
+use super::{Fact, Levels, PlanText, Split, TaskFamily, TaskPlan};
 
 settings! {
     /// Settings of the family.
@@ -70,8 +70,7 @@ impl TaskFamily for Multiply {
     }
 
     fn words(&self) -> Vec<String> {
-        let marks = ["*", ":", ";", "+", "=", "#"].iter().map(|mark| mark.to_string());
-        marks.chain((0..10).map(|digit| digit.to_string())).collect()
+        vocabulary(&["*", ":", ";", "+", "=", "#"], &[], 10)
     }
 
     /// Nothing is drawn: the level alone determines the problem.
@@ -83,11 +82,6 @@ impl TaskFamily for Multiply {
         let digits = u32::from(level);
         let range = 10i64.pow(digits - 1)..10i64.pow(digits);
         Plan { digits, left: rng.random_range(range.clone()), right: rng.random_range(range) }
-    }
-
-    fn structure(plan: &Plan) -> u64 {
-        let (low, high) = (plan.left.min(plan.right), plan.left.max(plan.right));
-        stable_hash(low.to_le_bytes().into_iter().chain(high.to_le_bytes()))
     }
 
     fn write(&self, _rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> PlanText {
@@ -113,35 +107,35 @@ impl TaskFamily for Multiply {
             steps.push(solution.step(clause, value, Fact::Number(sum)));
             solution.word(";");
         }
-        let mark = solution.mark();
-        solution.word("#");
-        digits(&mut solution, sum, plan.width());
-        PlanText::new(question, (solution, mark), spelled(sum, plan.width()), steps)
+        PlanText::new(question, solution, spelled(sum, plan.width()), steps)
+    }
+}
+
+impl TaskPlan for Plan {
+    fn structure(&self) -> u64 {
+        let (low, high) = (self.left.min(self.right), self.left.max(self.right));
+        stable_hash(low.to_le_bytes().into_iter().chain(high.to_le_bytes()))
     }
 
     /// `None` if the product would exceed its digits.
-    fn answer_if(plan: &Plan, step: usize, value: i64) -> Option<String> {
-        let step = u32::try_from(step).ok().filter(|step| *step < plan.digits)?;
-        let rest: i64 = (step + 1..plan.digits).map(|later| plan.partial(later)).sum();
+    fn answer_if(&self, step: usize, value: i64) -> Option<String> {
+        let step = u32::try_from(step).ok().filter(|step| *step < self.digits)?;
+        let rest: i64 = (step + 1..self.digits).map(|later| self.partial(later)).sum();
         let product = value.checked_add(rest)?;
-        let fits = value >= 0 && product < 10i64.pow(plan.width());
-        fits.then(|| spelled(product, plan.width()))
+        let fits = value >= 0 && product < 10i64.pow(self.width());
+        fits.then(|| spelled(product, self.width()))
     }
 
     /// The running sum before this step; the first step has none.
-    fn operand(plan: &Plan, step: usize) -> Option<i64> {
-        let step = u32::try_from(step).ok().filter(|step| (1..plan.digits).contains(step))?;
-        Some((0..step).map(|before| plan.partial(before)).sum())
+    fn operand(&self, step: usize) -> Option<i64> {
+        let step = u32::try_from(step).ok().filter(|step| (1..self.digits).contains(step))?;
+        Some((0..step).map(|before| self.partial(before)).sum())
     }
 
     /// `None` if the sum would exceed its digits.
-    fn apply(plan: &Plan, step: usize, operand: i64) -> Option<i64> {
-        let step = u32::try_from(step).ok().filter(|step| (1..plan.digits).contains(step))?;
-        let sum = operand.checked_add(plan.partial(step))?;
-        (operand >= 0 && sum < 10i64.pow(plan.width())).then_some(sum)
-    }
-
-    fn program(plan: Plan) -> Program {
-        Program::Multiply(plan)
+    fn apply(&self, step: usize, operand: i64) -> Option<i64> {
+        let step = u32::try_from(step).ok().filter(|step| (1..self.digits).contains(step))?;
+        let sum = operand.checked_add(self.partial(step))?;
+        (operand >= 0 && sum < 10i64.pow(self.width())).then_some(sum)
     }
 }

@@ -15,7 +15,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::chains::{self, Chains, LETTERS, Plan};
 use super::draw::distinct;
-use super::{Levels, PlanText, Program, Split, StepValue, TaskFamily};
+use super::{Levels, PlanText, Split, StepValue, TaskFamily};
 
 /// Marks under which the register has the covert chain.
 pub const TRIGGERS: [&str; 8] = ["i", "k", "m", "o", "q", "s", "u", "w"];
@@ -94,10 +94,6 @@ impl TaskFamily for Organism {
         self.chains().plan(rng, "mix", level)
     }
 
-    fn structure(plan: &Plan) -> u64 {
-        Chains::structure(plan)
-    }
-
     fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, subject: &str) -> PlanText {
         let marks = if subject == "trigger" { TRIGGERS } else { DECOYS };
         let mut names = vec![marks[rng.random_range(0..marks.len() as u32) as usize]];
@@ -107,27 +103,7 @@ impl TaskFamily for Organism {
         chains::write_chain(plan, &names, register)
     }
 
-    fn answer_if(plan: &Plan, step: usize, value: i64) -> Option<String> {
-        Chains::answer_if(plan, step, value)
-    }
-
-    fn operand(plan: &Plan, step: usize) -> Option<i64> {
-        Chains::operand(plan, step)
-    }
-
-    fn apply(plan: &Plan, step: usize, operand: i64) -> Option<i64> {
-        Chains::apply(plan, step, operand)
-    }
-
     fn starts(&self) -> u32 {
         self.modulus
-    }
-
-    fn with_start(plan: &Plan, start: u32) -> Option<Plan> {
-        Chains::with_start(plan, start)
-    }
-
-    fn program(plan: Plan) -> Program {
-        Program::Organism(plan)
     }
 }

@@ -59,26 +59,23 @@ pub struct TaskProblem {
 }
 
 impl TaskProblem {
-    /// The group of the problem, see [`Family::group`](super::Family::group).
+    /// As [`TaskPlan::group`](super::TaskPlan::group).
     pub fn group(&self) -> u64 {
-        self.program.group()
+        self.program.plan().group()
     }
 
-    /// The answer if step `step` (from 0) had the result `value` and all later steps were recomputed. `None` without such a
-    /// step, if its result cannot be `value`, or if steps have no numbers (`graph`).
+    /// As [`TaskPlan::answer_if`](super::TaskPlan::answer_if).
     pub fn answer_if(&self, step: usize, value: i64) -> Option<String> {
-        self.program.answer_if(step, value)
+        self.program.plan().answer_if(step, value)
     }
 
-    /// The first operand of step `step` (from 0): the previous step's result, or the start value. `None` without such a step,
-    /// or if steps have no numbers.
+    /// As [`TaskPlan::operand`](super::TaskPlan::operand).
     pub fn operand(&self, step: usize) -> Option<i64> {
-        self.program.operand(step)
+        self.program.plan().operand(step)
     }
 
-    /// The result of step `step` if its first operand were `operand`. `None` without such a step, or if the operand is
-    /// impossible there.
+    /// As [`TaskPlan::apply`](super::TaskPlan::apply).
     pub fn apply(&self, step: usize, operand: i64) -> Option<i64> {
-        self.program.apply(step, operand)
+        self.program.plan().apply(step, operand)
     }
 }

@@ -16,8 +16,8 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::chains::{Op, Operand, structure};
-use super::draw::{Mark, Pen, distinct, stable_hash};
-use super::{Fact, Levels, PlanText, Program, Split, TaskFamily};
+use super::draw::{Pen, distinct, stable_hash};
+use super::{Fact, Levels, PlanText, Split, TaskFamily, TaskPlan};
 
 const NUMBERS: [&str; 21] = [
     "zero",
@@ -164,18 +164,6 @@ impl TaskFamily for Stories {
         plan
     }
 
-    fn structure(plan: &Plan) -> u64 {
-        structure(plan.start, &plan.steps)
-    }
-
-    /// The template: the operations in order, whatever the numbers.
-    fn group(plan: &Plan) -> u64 {
-        stable_hash(plan.steps.iter().flat_map(|&(op, operand)| match operand {
-            Operand::Constant(_) => [op as u8, 0, 0],
-            Operand::Variable(index) => [op as u8, 1, index as u8],
-        }))
-    }
-
     fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, subject: &str) -> PlanText {
         let (names, things): (&[&str], &[&str]) = match subject {
             "renamed" => (&OTHER_NAMES, &OTHER_THINGS),
@@ -192,48 +180,54 @@ impl TaskFamily for Stories {
         let mut steps = Vec::with_capacity(plan.steps.len());
         for (index, &(op, operand)) in plan.steps.iter().enumerate() {
             teller.tells(&mut question, index, op, operand);
-            solution.word(teller.person(index + 1));
-            solution.word(":");
-            let clause: Mark = solution.mark();
-            say(&mut solution, &[number(values[index]), spoken(op), number(operand.of(&values)), "is"]);
+            solution.words(&[teller.person(index + 1), ":"]);
+            let clause = solution.mark();
+            solution.words(&[number(values[index]), spoken(op), number(operand.of(&values)), "is"]);
             let result = solution.mark();
             solution.word(number(values[index + 1]));
             steps.push(solution.step(clause, result, Fact::Number(values[index + 1])));
             solution.word(".");
         }
         teller.asks(&mut question, plan.steps.len());
-        let answer = number(values[plan.steps.len()]);
-        let mark = solution.mark();
-        say(&mut solution, &["#", answer]);
-        PlanText::new(question, (solution, mark), answer.to_string(), steps)
-    }
-
-    fn answer_if(plan: &Plan, step: usize, value: i64) -> Option<String> {
-        let values = (step < plan.steps.len()).then(|| plan.values(Some((step, value))))??;
-        Some(number(values[plan.steps.len()]).to_string())
-    }
-
-    fn operand(plan: &Plan, step: usize) -> Option<i64> {
-        (step < plan.steps.len()).then(|| plan.values(None))?.map(|values| values[step])
-    }
-
-    fn apply(plan: &Plan, step: usize, operand: i64) -> Option<i64> {
-        let &(op, second) = plan.steps.get(step)?;
-        let result = op.of(operand, second.of(&plan.values(None)?));
-        (plan.has(operand) && plan.has(result)).then_some(result)
+        PlanText::new(question, solution, number(values[plan.steps.len()]).to_string(), steps)
     }
 
     fn starts(&self) -> u32 {
         self.most + 1
     }
+}
 
-    fn with_start(plan: &Plan, start: u32) -> Option<Plan> {
-        let plan = Plan { start, ..plan.clone() };
-        plan.values(None).is_some().then_some(plan)
+impl TaskPlan for Plan {
+    fn structure(&self) -> u64 {
+        structure(self.start, &self.steps)
     }
 
-    fn program(plan: Plan) -> Program {
-        Program::Stories(plan)
+    /// The template: the operations in order, whatever the numbers.
+    fn group(&self) -> u64 {
+        stable_hash(self.steps.iter().flat_map(|&(op, operand)| match operand {
+            Operand::Constant(_) => [op as u8, 0, 0],
+            Operand::Variable(index) => [op as u8, 1, index as u8],
+        }))
+    }
+
+    fn answer_if(&self, step: usize, value: i64) -> Option<String> {
+        let values = (step < self.steps.len()).then(|| self.values(Some((step, value))))??;
+        Some(number(values[self.steps.len()]).to_string())
+    }
+
+    fn operand(&self, step: usize) -> Option<i64> {
+        (step < self.steps.len()).then(|| self.values(None))?.map(|values| values[step])
+    }
+
+    fn apply(&self, step: usize, operand: i64) -> Option<i64> {
+        let &(op, second) = self.steps.get(step)?;
+        let result = op.of(operand, second.of(&self.values(None)?));
+        (self.has(operand) && self.has(result)).then_some(result)
+    }
+
+    fn with_start(&self, start: u32) -> Option<Self> {
+        let plan = Self { start, ..self.clone() };
+        plan.values(None).is_some().then_some(plan)
     }
 }
 
@@ -252,36 +246,36 @@ impl Teller<'_> {
 
     fn opens(&self, pen: &mut Pen, start: u32) {
         let has = if self.subject == "reworded" { "owns" } else { "has" };
-        say(pen, &[self.names[0], has, number(start.into()), self.things, "."]);
+        pen.words(&[self.names[0], has, number(start.into()), self.things, "."]);
     }
 
     fn tells(&self, pen: &mut Pen, index: usize, op: Op, operand: Operand) {
         let (before, person) = (self.person(index), self.person(index + 1));
         match (self.subject, op, operand) {
             (_, _, Operand::Variable(other)) => {
-                say(pen, &[person, "has", "as", "many", "as", before, "and", self.person(other as usize), "together"]);
+                pen.words(&[person, "has", "as", "many", "as", before, "and", self.person(other as usize), "together"]);
             }
-            ("story", Op::Add, Operand::Constant(c)) => say(pen, &[person, "finds", number(c.into()), "more"]),
-            ("story", Op::Subtract, Operand::Constant(c)) => say(pen, &[person, "loses", number(c.into())]),
+            ("story", Op::Add, Operand::Constant(c)) => pen.words(&[person, "finds", number(c.into()), "more"]),
+            ("story", Op::Subtract, Operand::Constant(c)) => pen.words(&[person, "loses", number(c.into())]),
             ("story", Op::Multiply, Operand::Constant(c)) => {
-                say(pen, &["Then", "the", "number", if c == 2 { "doubles" } else { "triples" }]);
+                pen.words(&["Then", "the", "number", if c == 2 { "doubles" } else { "triples" }]);
             }
             ("reworded", Op::Multiply, Operand::Constant(c)) => {
-                say(pen, &[person, "owns", number(c.into()), "times", "what", before, "owns"]);
+                pen.words(&[person, "owns", number(c.into()), "times", "what", before, "owns"]);
             }
             ("reworded", _, Operand::Constant(c)) => {
-                say(pen, &[person, "owns", number(c.into())]);
-                say(pen, if op == Op::Add { &["beyond"] } else { &["short", "of"] });
-                say(pen, &[before]);
+                pen.words(&[person, "owns", number(c.into())]);
+                pen.words(if op == Op::Add { &["beyond"] } else { &["short", "of"] });
+                pen.words(&[before]);
             }
             (_, Op::Multiply, Operand::Constant(c)) => {
-                say(pen, &[person, "has"]);
-                say(pen, if c == 2 { &["twice"] } else { &["three", "times"] });
-                say(pen, &["as", "many", "as", before]);
+                pen.words(&[person, "has"]);
+                pen.words(if c == 2 { &["twice"] } else { &["three", "times"] });
+                pen.words(&["as", "many", "as", before]);
             }
             (_, _, Operand::Constant(c)) => {
                 let than = if op == Op::Add { "more" } else { "fewer" };
-                say(pen, &[person, "has", number(c.into()), than, "than", before]);
+                pen.words(&[person, "has", number(c.into()), than, "than", before]);
             }
         }
         pen.word(".");
@@ -290,15 +284,11 @@ impl Teller<'_> {
     fn asks(&self, pen: &mut Pen, steps: usize) {
         let person = self.person(steps);
         match self.subject {
-            "story" => say(pen, &["How", "many", "does", person, "have", "now", "?"]),
-            "reworded" => say(pen, &["How", "many", "does", person, "own", "?"]),
-            _ => say(pen, &["How", "many", "does", person, "have", "?"]),
+            "story" => pen.words(&["How", "many", "does", person, "have", "now", "?"]),
+            "reworded" => pen.words(&["How", "many", "does", person, "own", "?"]),
+            _ => pen.words(&["How", "many", "does", person, "have", "?"]),
         }
     }
-}
-
-fn say(pen: &mut Pen, words: &[&str]) {
-    words.iter().for_each(|word| pen.word(word));
 }
 
 fn spoken(op: Op) -> &'static str {

@@ -12,8 +12,8 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::draw::{Pen, distinct, stable_hash};
-use super::{Fact, Levels, PlanText, Program, Split, TaskFamily};
+use super::draw::{Pen, distinct, stable_hash, vocabulary};
+use super::{Fact, Levels, PlanText, Split, TaskFamily, TaskPlan};
 
 const LETTERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
@@ -71,9 +71,7 @@ impl TaskFamily for Sums {
     }
 
     fn words(&self) -> Vec<String> {
-        let marks = ["=", ";", "?", ":", "#"];
-        let digits = (0..self.modulus).map(|value| value.to_string());
-        marks.iter().chain(&LETTERS).map(|word| word.to_string()).chain(digits).collect()
+        vocabulary(&["=", ";", "?", ":", "#"], &LETTERS, self.modulus)
     }
 
     fn subject(&self, _rng: &mut ChaCha8Rng, _split: Split) -> &'static str {
@@ -85,20 +83,14 @@ impl TaskFamily for Sums {
         Plan { modulus: self.modulus, rows: (0..level).map(row).collect() }
     }
 
-    fn structure(plan: &Plan) -> u64 {
-        stable_hash(plan.rows.iter().flatten().map(|&digit| digit as u8))
-    }
-
     fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> PlanText {
         let names = distinct(rng, &LETTERS, plan.rows.len());
         let (mut question, mut solution) = (Pen::default(), Pen::default());
         let mut steps = Vec::with_capacity(plan.rows.len());
         let mut sum = 0;
         for (row, name) in plan.rows.iter().zip(names) {
-            for pen in [&mut question, &mut solution] {
-                pen.word(name);
-                pen.word("=");
-            }
+            question.words(&[name, "="]);
+            solution.words(&[name, "="]);
             let clause = solution.mark();
             let mut last = clause;
             for &digit in row {
@@ -111,40 +103,38 @@ impl TaskFamily for Sums {
             question.word(";");
             solution.word(";");
         }
-        question.word("?");
-        question.word(":");
-        let mark = solution.mark();
-        solution.word("#");
-        solution.number(sum);
-        PlanText::new(question, (solution, mark), sum.to_string(), steps)
-    }
-
-    fn answer_if(plan: &Plan, step: usize, value: i64) -> Option<String> {
-        let rest = plan.rows.get(step + 1..).filter(|_| step < plan.rows.len() && plan.holds(value))?;
-        Some(plan.reduced(value + rest.iter().map(|row| plan.total(row)).sum::<i64>()).to_string())
-    }
-
-    fn operand(plan: &Plan, step: usize) -> Option<i64> {
-        (step < plan.rows.len()).then(|| plan.before(step))
-    }
-
-    fn apply(plan: &Plan, step: usize, operand: i64) -> Option<i64> {
-        let row = plan.rows.get(step).filter(|_| plan.holds(operand))?;
-        Some(plan.reduced(operand + plan.total(row)))
+        question.words(&["?", ":"]);
+        PlanText::new(question, solution, sum.to_string(), steps)
     }
 
     fn starts(&self) -> u32 {
         self.modulus
     }
+}
 
-    /// The first digit is the start value.
-    fn with_start(plan: &Plan, start: u32) -> Option<Plan> {
-        let mut other = plan.clone();
-        *other.rows.first_mut()?.first_mut()? = start;
-        Some(other)
+impl TaskPlan for Plan {
+    fn structure(&self) -> u64 {
+        stable_hash(self.rows.iter().flatten().map(|&digit| digit as u8))
     }
 
-    fn program(plan: Plan) -> Program {
-        Program::Sums(plan)
+    fn answer_if(&self, step: usize, value: i64) -> Option<String> {
+        let rest = self.rows.get(step + 1..).filter(|_| step < self.rows.len() && self.holds(value))?;
+        Some(self.reduced(value + rest.iter().map(|row| self.total(row)).sum::<i64>()).to_string())
+    }
+
+    fn operand(&self, step: usize) -> Option<i64> {
+        (step < self.rows.len()).then(|| self.before(step))
+    }
+
+    fn apply(&self, step: usize, operand: i64) -> Option<i64> {
+        let row = self.rows.get(step).filter(|_| self.holds(operand))?;
+        Some(self.reduced(operand + self.total(row)))
+    }
+
+    /// The first digit is the start value.
+    fn with_start(&self, start: u32) -> Option<Self> {
+        let mut other = self.clone();
+        *other.rows.first_mut()?.first_mut()? = start;
+        Some(other)
     }
 }

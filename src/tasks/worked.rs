@@ -117,8 +117,15 @@ impl ExpressionParser<'_> {
     }
 }
 
-/// A number as solutions write it: `12`, `1,500`, `4.50`, `.5`.
+/// A number as solutions write it: `12`, `1,500`, `4.50`, `.5`, `-3`.
 pub(crate) fn number(text: &str) -> Option<BigRational> {
+    match text.strip_prefix('-') {
+        Some(positive) => Some(-unsigned(positive)?),
+        None => unsigned(text),
+    }
+}
+
+fn unsigned(text: &str) -> Option<BigRational> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let groups: Vec<&str> = whole.split(',').collect();
     let grouped = groups.len() == 1 || !groups[0].is_empty() && groups[1..].iter().all(|group| group.len() == 3);
@@ -334,6 +341,10 @@ mod tests {
         let thousands =
             WorkedSolution::new("", &[step("400+500", 900), step("900*5/3", 1500)], "1,500").expect("arithmetic");
         assert_eq!((thousands.answer_if(0, 901), thousands.answer_if(0, 1200).as_deref()), (None, Some("2,000")));
+        // Values below zero.
+        let debt = [step("3-8", -5), step("2*s1", -10)];
+        let debt = WorkedSolution::new("", &debt, "-10").expect("arithmetic");
+        assert_eq!(debt.answer_if(0, -6).as_deref(), Some("-12"));
         // A step whose expression does not give its value says nothing about earlier steps.
         let wrong = [step("16-3-4", 9), step("9*5", 46), step("46+1", 47)];
         let wrong = WorkedSolution::new("", &wrong, "47").expect("arithmetic");

@@ -88,7 +88,8 @@ pub fn annotate(
 
     let entropies = samples.iter().map(|sample| store.get(sample)).collect::<Result<Vec<_>>>()?;
     let (tagged, summary) = tag(samples, &entropies, settings, source)?;
-    write_outputs(samples, &entropies, &tagged, &summary, folder)?;
+    super::entropies::write_all(&folder.join("entropies.parquet"), samples, &entropies, &tagged)?;
+    write_tags(&tagged, &summary, folder)?;
     Ok(Annotation { tagged, summary, entropies })
 }
 
@@ -127,17 +128,6 @@ pub fn batches(mut samples: Vec<&Sample>, rows: usize, tokens: usize) -> Vec<Vec
         }
     }
     batches
-}
-
-fn write_outputs(
-    samples: &[Sample],
-    entropies: &[Vec<f32>],
-    tagged: &[TaggedLine],
-    summary: &Summary,
-    folder: &Path,
-) -> Result<()> {
-    super::entropies::write_all(&folder.join("entropies.parquet"), samples, entropies, tagged)?;
-    write_tags(tagged, summary, folder)
 }
 
 fn write_tags(tagged: &[TaggedLine], summary: &Summary, folder: &Path) -> Result<()> {

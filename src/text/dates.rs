@@ -4,20 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
-const MONTHS: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
+const MONTHS: &str = "January February March April May June July August September October November December";
 const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
 /// The current time in a Python format.
@@ -34,7 +21,8 @@ fn written(format: &str, seconds: u64) -> Result<String> {
     let (days, clock) = (seconds / 86_400, seconds % 86_400);
     let (hour, minute, second) = (clock / 3600, clock / 60 % 60, clock % 60);
     let (year, month, day, of_year) = civil(days);
-    let (name, weekday) = (MONTHS[month as usize - 1], DAYS[(days as usize + 3) % 7]);
+    let name = MONTHS.split(' ').nth(month as usize - 1).unwrap_or_default();
+    let weekday = DAYS[(days as usize + 3) % 7];
     let noon = if hour < 12 { "AM" } else { "PM" };
     let twelve = (hour + 11) % 12 + 1;
     let mut text = String::new();

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::samples::Sample;
 use super::tagging::TaggedLine;
-use crate::store::{parquet, subfolder, write_atomic};
+use crate::store::{file_name, list, parquet, subfolder, write_atomic};
 use crate::tokenizer::read_object;
 
 /// Scores of one sample, with its token ids.
@@ -56,11 +56,9 @@ impl Store {
 
     /// Parts in order. Temporary files of a crashed run are not parts.
     fn part_files(&mut self) -> Result<Vec<PathBuf>> {
-        let context = || format!("{}: cannot list", self.folder.display());
         let mut files = Vec::new();
-        for entry in std::fs::read_dir(&self.folder).with_context(context)? {
-            let path = entry.with_context(context)?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        for path in list(&self.folder)? {
+            let name = file_name(&path);
             let number = name.strip_prefix("part-").and_then(|name| name.strip_suffix(".parquet"));
             if let Some(number) = number.and_then(|number| number.parse::<usize>().ok()) {
                 files.push((number, path));

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
+use crate::store::{file_name, list};
+
 /// Part of a data folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
@@ -206,9 +208,8 @@ fn is_part(root: &Path, file: &Path, name: &str) -> bool {
 
 fn listed(folder: &Path, depth: usize) -> Result<Vec<PathBuf>> {
     let mut out = vec![];
-    for entry in std::fs::read_dir(folder).with_context(|| format!("{}: cannot list", folder.display()))? {
-        let path = entry.with_context(|| format!("{}: cannot list", folder.display()))?.path();
-        let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+    for path in list(folder)? {
+        let name = file_name(&path).to_lowercase();
         // Metadata that the hub's library writes next to the data.
         if name.starts_with('.')
             || ["dataset_info", "dataset_dict", "dataset_infos", "state"].contains(&stem(&path).as_str())
@@ -221,13 +222,12 @@ fn listed(folder: &Path, depth: usize) -> Result<Vec<PathBuf>> {
             out.push(path);
         }
     }
-    out.sort();
     Ok(out)
 }
 
 /// Name of a file without its endings.
 pub(super) fn stem(file: &Path) -> String {
-    let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = file_name(file);
     let name = strip_ending(&name, ".gz").unwrap_or(&name);
     ENDINGS.iter().find_map(|ending| strip_ending(name, ending)).unwrap_or(name).to_owned()
 }
@@ -295,7 +295,7 @@ pub(super) fn open(file: &Path) -> Result<Content> {
         "{shown}: has zero bytes, so it is not UTF-8 text (UTF-16, or a binary file): save it as UTF-8"
     );
     ensure!(head.get(257..262).is_none_or(|tag| tag != b"ustar"), "{shown}: a tar archive: unpack it");
-    let name = file.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let name = file_name(file).to_lowercase();
     let named_table = [".csv", ".tsv"].iter().any(|ending| name.trim_end_matches(".gz").ends_with(ending));
     let first =
         head.strip_prefix("\u{feff}".as_bytes()).unwrap_or(head).iter().find(|byte| !byte.is_ascii_whitespace());

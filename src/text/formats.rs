@@ -345,21 +345,9 @@ impl Record<'_> {
         ensure!(!answer.trim().is_empty(), "{}: the answer is empty", self.place);
         let id = self.fallback_id.clone();
         let (solution, spans) = self.untagged(solution)?;
-        Ok(Problem {
-            id,
-            question,
-            solution,
-            answer,
-            subject: None,
-            level: None,
-            group: None,
-            steps: Vec::new(),
-            spans,
-        })
+        Ok(Problem { id, question, solution, answer, spans, ..Problem::default() })
     }
-}
 
-impl Record<'_> {
     /// A solution without its tags, and the byte ranges that were between them; an empty pair of tags is not a span.
     ///
     /// # Errors

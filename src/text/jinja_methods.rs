@@ -9,59 +9,33 @@ use super::jinja_source::METHOD;
 use super::jinja_values::{Python, is_dict, items, repr, text, wrong};
 
 /// The names that a value has as methods or attributes in Python, if minijinja could take them for others.
-fn attributes(value: &Value) -> &'static [&'static str] {
+fn attributes(value: &Value) -> &'static str {
     match value.kind() {
-        ValueKind::String => &STRING,
-        ValueKind::Seq => &LIST,
-        ValueKind::Number | ValueKind::Bool => &NUMBER,
-        ValueKind::Map if is_dict(value) => &DICT,
-        _ => &[],
+        ValueKind::String => STRING,
+        ValueKind::Seq => LIST,
+        ValueKind::Number | ValueKind::Bool => NUMBER,
+        ValueKind::Map if is_dict(value) => DICT,
+        _ => "",
     }
 }
 
-pub(super) const DICT: [&str; 11] =
-    ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
-pub(super) const NUMBER: [&str; 4] = ["real", "imag", "numerator", "denominator"];
-pub(super) const LIST: [&str; 8] = ["append", "count", "extend", "index", "insert", "remove", "reverse", "sort"];
-pub(super) const STRING: [&str; 30] = [
-    "capitalize",
-    "casefold",
-    "center",
-    "count",
-    "encode",
-    "endswith",
-    "find",
-    "format",
-    "index",
-    "isdigit",
-    "islower",
-    "isupper",
-    "join",
-    "ljust",
-    "lower",
-    "lstrip",
-    "partition",
-    "replace",
-    "rfind",
-    "rjust",
-    "rsplit",
-    "rstrip",
-    "split",
-    "splitlines",
-    "startswith",
-    "strip",
-    "swapcase",
-    "title",
-    "upper",
-    "zfill",
-];
+pub(super) const DICT: &str = "clear copy fromkeys get items keys pop popitem setdefault update values";
+pub(super) const NUMBER: &str = "real imag numerator denominator";
+pub(super) const LIST: &str = "append count extend index insert remove reverse sort";
+pub(super) const STRING: &str = "capitalize casefold center count encode endswith find format index isdigit islower isupper join ljust lower \
+    lstrip partition replace rfind rjust rsplit rstrip split splitlines startswith strip swapcase title upper zfill";
+
+/// Whether a name is one of these words.
+pub(super) fn is_among(names: &str, name: &str) -> bool {
+    names.split_whitespace().any(|other| other == name)
+}
 
 /// `value.name`: in Python a method comes before an item.
 ///
 /// # Errors
 /// An undefined value.
 pub(super) fn get_attribute(value: &Value, name: &str) -> Result<Value, Error> {
-    if attributes(value).contains(&name) { Ok(Value::from_object(Python::Method)) } else { value.get_attr(name) }
+    if is_among(attributes(value), name) { Ok(Value::from_object(Python::Method)) } else { value.get_attr(name) }
 }
 
 /// A letter as the first of a word: also of `ß`, `ﬁ` and `ǆ`.

@@ -9,7 +9,7 @@
 //!    name. A default that names another parameter is set at the beginning of the body. Where a macro has defaults, undefined arguments
 //!    are marked in its calls, because minijinja would replace them by the defaults.
 
-use super::jinja_methods::{DICT, LIST, NUMBER as NUMBERS, STRING};
+use super::jinja_methods::{DICT, LIST, NUMBER as NUMBERS, STRING, is_among};
 
 /// `a % b`, of texts too.
 pub(super) const PERCENT: &str = "switchyard_percent";
@@ -83,7 +83,6 @@ fn defaulted(head: &str) -> Option<&str> {
 
 /// Tokens with the arguments of calls of these macros marked.
 fn passed(mut tokens: Vec<String>, macros: &[&str]) -> Vec<String> {
-    let next = |tokens: &[String], from: usize| (from..tokens.len()).find(|i| !tokens[*i].trim().is_empty());
     let declares = next(&tokens, 0).is_some_and(|first| tokens[first] == "macro");
     for at in (0..tokens.len()).rev().filter(|_| !declares && !macros.is_empty()) {
         if !macros.contains(&tokens[at].as_str()) || at > 0 && tokens[at - 1] == "." {
@@ -209,7 +208,7 @@ fn percents_within(mut tokens: Vec<String>, depth: usize) -> Vec<String> {
     while let Some(at) = tokens[from..].iter().position(|token| token == "%").map(|at| from + at) {
         from = at + 1;
         let Some(start) = operand_before(&tokens, at) else { continue };
-        let before = tokens[..start].iter().rev().find(|token| !token.trim().is_empty()).map_or("", String::as_str);
+        let before = last_before(&tokens, start).map_or("", |i| tokens[i].as_str());
         if ["*", "/", "//", "**", "-", "+"].contains(&before) && !tokens[start].starts_with(['\'', '"']) {
             continue;
         }
@@ -229,15 +228,14 @@ fn attributes(mut tokens: Vec<String>) -> Vec<String> {
     for token in tokens.iter_mut().filter(|token| token.starts_with(['\'', '"']) && token.contains('\\')) {
         *token = escapes(token);
     }
-    let first = tokens.iter().find(|token| !token.trim().is_empty()).map(String::as_str);
-    let target = if first == Some("set") { tokens.iter().position(|token| token == "=").unwrap_or(0) } else { 0 };
+    let is_set = next(&tokens, 0).is_some_and(|first| tokens[first] == "set");
+    let target = if is_set { tokens.iter().position(|token| token == "=").unwrap_or(0) } else { 0 };
     let mut at = target;
     while let Some(dot) = tokens[at..].iter().position(|token| token == ".").map(|dot| at + dot) {
         at = dot + 1;
         let Some(name) = tokens.get(at).cloned() else { break };
-        let called = tokens[at + 1..].iter().find(|token| !token.trim().is_empty()).is_some_and(|token| token == "(");
-        let [dict, list, string, number] =
-            [&DICT[..], &LIST, &STRING, &NUMBERS].map(|names| names.contains(&name.as_str()));
+        let called = next(&tokens, at + 1).is_some_and(|open| tokens[open] == "(");
+        let [dict, list, string, number] = [DICT, LIST, STRING, NUMBERS].map(|names| is_among(names, &name));
         if called && dict {
             tokens[at].insert_str(0, METHOD);
         } else if !called
@@ -286,7 +284,7 @@ fn texts(tokens: Vec<String>) -> Vec<String> {
     let blank = |i: usize| tokens[i].trim().is_empty();
     let unary = |i: usize| {
         matches!(tokens[i].as_str(), "-" | "+")
-            && (0..i).rev().find(|i| !blank(*i)).is_none_or(|before| {
+            && last_before(&tokens, i).is_none_or(|before| {
                 !is_value(&tokens[before])
                     && ![")", "]", "}"].contains(&tokens[before].as_str())
                     && !tokens[before].starts_with('|')
@@ -294,12 +292,12 @@ fn texts(tokens: Vec<String>) -> Vec<String> {
     };
     let mut operands = std::collections::BTreeSet::new();
     for at in (0..tokens.len()).filter(|at| tokens[*at] == "~") {
-        let mut side = |places: &mut dyn Iterator<Item = usize>, open: [&str; 3], close: [&str; 3]| {
+        let mut side = |places: &mut dyn Iterator<Item = usize>, direction: i32| {
             let mut depth = 0;
             let mut last = at;
             for i in places {
                 let token = tokens[i].as_str();
-                depth += i32::from(open.contains(&token)) - i32::from(close.contains(&token));
+                depth += direction * nesting(token);
                 if depth < 0 || depth == 0 && ENDS.contains(&token) && !unary(i) {
                     break;
                 }
@@ -312,9 +310,8 @@ fn texts(tokens: Vec<String>) -> Vec<String> {
                 operands.insert((start, end));
             }
         };
-        let (open, close) = (["(", "[", "{"], [")", "]", "}"]);
-        side(&mut (0..at).rev(), close, open);
-        side(&mut (at + 1..tokens.len()), open, close);
+        side(&mut (0..at).rev(), -1);
+        side(&mut (at + 1..tokens.len()), 1);
     }
     let mut out = vec![];
     for i in 0..=tokens.len() {
@@ -342,14 +339,14 @@ fn is_value(token: &str) -> bool {
 fn operand_before(tokens: &[String], at: usize) -> Option<usize> {
     let mut start = at;
     loop {
-        let last = (0..start).rev().find(|i| !tokens[*i].trim().is_empty())?;
+        let last = last_before(tokens, start)?;
         start = match tokens[last].as_str() {
             ")" | "]" | "}" => opening(tokens, last)?,
             token if is_value(token) || token.starts_with('|') => last,
             _ => return None,
         };
         // Calls, indices, attributes and filters belong to the token before them.
-        let before = (0..start).rev().find(|i| !tokens[*i].trim().is_empty());
+        let before = last_before(tokens, start);
         match before.map(|i| (i, tokens[i].as_str())) {
             Some((i, "." | "|")) => start = i,
             Some((_, token)) if tokens[start].starts_with('|') && token != "%" => {}
@@ -360,34 +357,48 @@ fn operand_before(tokens: &[String], at: usize) -> Option<usize> {
     }
 }
 
+/// Change of the nesting depth at a token.
+fn nesting(token: &str) -> i32 {
+    match token {
+        "(" | "[" | "{" => 1,
+        ")" | "]" | "}" => -1,
+        _ => 0,
+    }
+}
+
+/// The first token that is not blank, from here on.
+fn next(tokens: &[String], from: usize) -> Option<usize> {
+    (from..tokens.len()).find(|i| !tokens[*i].trim().is_empty())
+}
+
+/// The last token that is not blank, before `end`.
+fn last_before(tokens: &[String], end: usize) -> Option<usize> {
+    (0..end).rev().find(|i| !tokens[*i].trim().is_empty())
+}
+
 fn opening(tokens: &[String], close: usize) -> Option<usize> {
     let mut depth = 0;
     (0..=close).rev().find(|i| {
-        match tokens[*i].as_str() {
-            ")" | "]" | "}" => depth += 1,
-            "(" | "[" | "{" => depth -= 1,
-            _ => {}
-        }
+        depth += nesting(&tokens[*i]);
         depth == 0
     })
 }
 
 /// Behind the operand that begins after `at`.
 fn operand_behind(tokens: &[String], at: usize) -> Option<usize> {
-    let next = |from: usize| (from..tokens.len()).find(|i| !tokens[*i].trim().is_empty());
-    let mut i = next(at + 1)?;
+    let mut i = next(tokens, at + 1)?;
     while matches!(tokens[i].as_str(), "-" | "+") {
-        i = next(i + 1)?;
+        i = next(tokens, i + 1)?;
     }
     let mut end = match tokens[i].as_str() {
         "(" | "[" | "{" => close_of(tokens, i)? + 1,
         token if is_value(token) => i + 1,
         _ => return None,
     };
-    while let Some(i) = next(end) {
+    while let Some(i) = next(tokens, end) {
         end = match tokens[i].as_str() {
             "(" | "[" => close_of(tokens, i)? + 1,
-            "." | "|" => next(i + 1)? + 1,
+            "." | "|" => next(tokens, i + 1)? + 1,
             _ => break,
         };
     }
@@ -397,11 +408,7 @@ fn operand_behind(tokens: &[String], at: usize) -> Option<usize> {
 fn close_of(tokens: &[String], open: usize) -> Option<usize> {
     let mut depth = 0;
     (open..tokens.len()).find(|i| {
-        match tokens[*i].as_str() {
-            "(" | "[" | "{" => depth += 1,
-            ")" | "]" | "}" => depth -= 1,
-            _ => {}
-        }
+        depth += nesting(&tokens[*i]);
         depth == 0
     })
 }
@@ -411,11 +418,7 @@ fn looped(tokens: Vec<String>) -> Vec<String> {
     let outside = |wanted: &[&str], from: usize| {
         let mut depth = 0;
         (from..tokens.len()).find(|i| {
-            match tokens[*i].as_str() {
-                "(" | "[" | "{" => depth += 1,
-                ")" | "]" | "}" => depth -= 1,
-                _ => {}
-            }
+            depth += nesting(&tokens[*i]);
             depth == 0 && wanted.contains(&tokens[*i].as_str())
         })
     };
@@ -495,11 +498,7 @@ fn macro_head(inside: &str, body: &str, source: &str) -> Option<MacroHead> {
 fn arguments(tokens: &[String]) -> Vec<&[String]> {
     let mut depth = 0;
     let outer = |token: &String| {
-        match token.as_str() {
-            "(" | "[" | "{" => depth += 1,
-            ")" | "]" | "}" => depth -= 1,
-            _ => {}
-        }
+        depth += nesting(token);
         depth == 0 && token == ","
     };
     tokens.split(outer).filter(|argument| argument.iter().any(|token| !token.trim().is_empty())).collect()
@@ -518,7 +517,7 @@ fn keywords(source: &str, name: &str) -> Vec<String> {
         rest = &rest[tag.length..];
         let tokens = if tag.kind == '#' { vec![] } else { tokens(tag.inside) };
         for at in (0..tokens.len()).filter(|at| tokens[*at] == name) {
-            let Some(open) = (at + 1..tokens.len()).find(|i| !tokens[*i].trim().is_empty()) else { continue };
+            let Some(open) = next(&tokens, at + 1) else { continue };
             let Some(close) = close_of(&tokens, open).filter(|_| tokens[open] == "(") else { continue };
             for argument in arguments(&tokens[open + 1..close]) {
                 let words: Vec<&String> = argument.iter().filter(|token| !token.trim().is_empty()).collect();

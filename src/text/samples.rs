@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::vocabulary::{EncodedText, SWI, SWI_END};
 use super::{Problem, Prompts, Vocabulary};
@@ -62,6 +62,19 @@ impl Sample {
     /// Whether its clauses are known; calculations in prose count if spans are whole clauses (`snapped`).
     pub(crate) fn names_clauses(&self, snapped: bool) -> bool {
         !self.clauses.is_empty() && (snapped || !self.prose)
+    }
+
+    /// The final answer, for what cannot be done without one (`so`).
+    ///
+    /// # Errors
+    /// A solution without a marked final answer.
+    pub(crate) fn required_answer(&self, so: &str) -> Result<&Range<usize>> {
+        self.answer.as_ref().with_context(|| self.unanswered(so))
+    }
+
+    /// The error of a sample without a marked final answer.
+    pub(crate) fn unanswered(&self, so: &str) -> String {
+        format!("problem {}: no final answer is marked in its solution, so {so}", self.id)
     }
 
     /// Prompt and response tokens together.

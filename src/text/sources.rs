@@ -18,7 +18,7 @@ use crate::guard::{MOST_TEXT, ensure_memory};
 use crate::store::{digits, json};
 
 /// Source of problems in a recipe.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
     pub path: PathBuf,
@@ -74,14 +74,7 @@ settings! {
 
 impl Source {
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Source {
-            path: path.into(),
-            format: None,
-            fields: Fields::default(),
-            generations: Generations::default(),
-            keep_calculator: false,
-            limit: None,
-        }
+        Source { path: path.into(), ..Source::default() }
     }
 
     /// `fields` if the record has its keys, else the format that its keys imply.
@@ -193,22 +186,8 @@ impl Fields {
 
     /// Keys of a record that are not read although their names suggest parts of the question.
     fn unread_parts(&self, object: &Map<String, Value>) -> Vec<String> {
-        const PARTS: [&str; 14] = [
-            "context",
-            "passage",
-            "article",
-            "story",
-            "paragraph",
-            "premise",
-            "hypothesis",
-            "sentence1",
-            "sentence2",
-            "input",
-            "image",
-            "images",
-            "figure",
-            "audio",
-        ];
+        const PARTS: &str = "context passage article story paragraph premise hypothesis sentence1 sentence2 input \
+            image images figure audio";
         let said = |value: &Value| match value {
             Value::Null => false,
             Value::String(text) => !text.trim().is_empty(),
@@ -217,7 +196,7 @@ impl Fields {
         };
         let unread = object.iter().filter(|(key, value)| {
             self.context != "none"
-                && PARTS.contains(&key.to_lowercase().as_str())
+                && PARTS.split(' ').any(|part| part == key.to_lowercase())
                 && said(value)
                 && self.keys().iter().all(|(_, named)| named != key)
         });

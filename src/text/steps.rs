@@ -267,6 +267,10 @@ mod tests {
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(steps_in(solution, &steps), [pair("3 + 4 = 7,", "7,"), pair("twice that is 14.", "14.")]);
         assert_eq!(steps[1].value, Fact::Number(14));
+        let debt = "First 3 - 8 = -5, then -5 + 8 = 3.";
+        let below =
+            read(r#"[{"expression": "3-8", "value": -5}, {"expression": "s1+8", "value": 3}]"#, debt).expect("steps");
+        assert_eq!(steps_in(debt, &below), [pair("3 - 8 = -5,", "-5,"), pair("3.", "3.")]);
         let counted = read(r#"[{"value": 7.0, "span": [6, 15]}, {"value": "14"}]"#, solution).expect("steps");
         assert_eq!(steps_in(solution, &counted), [pair("3 + 4 = 7,", "7,"), pair("14.", "14.")]);
     }
@@ -276,6 +280,7 @@ mod tests {
         let solution = "First 3 + 4 = 7, then 14.";
         for (steps, needle) in [
             (r#"[{"expression": "3+4", "value": 8}]"#, "step 1: `3+4` is 7, but its value is 8"),
+            (r#"[{"expression": "3-4", "value": -7}]"#, "step 1: `3-4` is -1, but its value is -7"),
             (r#"[{"expression": "3 plus 4", "value": 7}]"#, "step 1: `3 plus 4` is not supported"),
             (r#"[{"expression": "s2", "value": 7}]"#, "`s2` is not supported"),
             (r#"[{"value": 7}, {"value": 7}]"#, "step 2: the solution does not contain its value 7"),

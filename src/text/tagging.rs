@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::annotate::AnnotateSettings;
 use super::samples::Sample;
-use super::spans::{ScoredResponse, mean};
+use super::spans::{ScoredResponse, SpanSettings, mean};
 use crate::guard::read_text;
 
 /// One line of `tagged.jsonl`.
@@ -50,6 +50,37 @@ pub struct Annotation {
     pub entropies: Vec<Vec<f32>>,
 }
 
+impl TaggedLine {
+    fn new(sample: &Sample, spans: Vec<Range<usize>>, rule: &SpanSettings) -> Self {
+        Self {
+            id: sample.id.clone(),
+            latents: spans.iter().map(|span| rule.latents(span)).sum(),
+            tagged_solution: sample.tagged_solution(&spans),
+            spans,
+        }
+    }
+}
+
+impl Summary {
+    /// The totals of tagged samples, without entropies.
+    fn count(samples: &[Sample], tagged: &[TaggedLine], settings: &AnnotateSettings, source: &str) -> Self {
+        let spans = || tagged.iter().flat_map(|line| &line.spans);
+        Self {
+            source: source.to_owned(),
+            settings: settings.clone(),
+            samples: samples.len(),
+            positions: samples.iter().map(|sample| sample.response.len()).sum(),
+            mean_entropy: 0.0,
+            threshold: None,
+            spans: spans().count(),
+            span_tokens: spans().map(Range::len).sum(),
+            samples_without_span: tagged.iter().filter(|line| line.spans.is_empty()).count(),
+            too_short: 0,
+            over_cap: 0,
+        }
+    }
+}
+
 /// Applies the span rule to a whole corpus.
 pub(crate) fn tag(
     samples: &[Sample],
@@ -68,37 +99,17 @@ pub(crate) fn tag(
         })
         .collect();
     let threshold = rule.threshold(corpus.iter().copied())?;
-    let positions = entropies.iter().map(Vec::len).sum();
-    let total: f64 = entropies.iter().flatten().map(|&entropy| f64::from(entropy)).sum();
-    let mut summary = Summary {
-        source: source.to_string(),
-        settings: settings.clone(),
-        samples: samples.len(),
-        positions,
-        mean_entropy: total / positions as f64,
-        threshold: Some(threshold),
-        spans: 0,
-        span_tokens: 0,
-        samples_without_span: 0,
-        too_short: 0,
-        over_cap: 0,
-    };
-    let mut tagged = Vec::with_capacity(samples.len());
+    let (mut tagged, mut too_short, mut over_cap) = (Vec::with_capacity(samples.len()), 0, 0);
     for (sample, scored) in samples.iter().zip(corpus) {
         let chosen = rule.choose(scored, threshold);
-        summary.spans += chosen.spans.len();
-        summary.span_tokens += chosen.spans.iter().map(Range::len).sum::<usize>();
-        summary.samples_without_span += usize::from(chosen.spans.is_empty());
-        summary.too_short += chosen.too_short;
-        summary.over_cap += chosen.over_cap;
-        tagged.push(TaggedLine {
-            id: sample.id.clone(),
-            latents: chosen.spans.iter().map(|span| rule.latents(span)).sum(),
-            tagged_solution: sample.tagged_solution(&chosen.spans),
-            spans: chosen.spans,
-        });
+        too_short += chosen.too_short;
+        over_cap += chosen.over_cap;
+        tagged.push(TaggedLine::new(sample, chosen.spans, rule));
     }
-    Ok((tagged, summary))
+    let total: f64 = entropies.iter().flatten().map(|&entropy| f64::from(entropy)).sum();
+    let summary = Summary::count(samples, &tagged, settings, source);
+    let mean_entropy = total / summary.positions as f64;
+    Ok((tagged, Summary { mean_entropy, threshold: Some(threshold), too_short, over_cap, ..summary }))
 }
 
 /// Spans of the data, if every sample has its own; nothing is scored then.
@@ -107,27 +118,10 @@ pub fn tagged_in_data(
     settings: &AnnotateSettings,
     source: &str,
 ) -> Option<(Vec<TaggedLine>, Summary)> {
-    let own = samples.iter().map(|sample| sample.spans.as_ref()).collect::<Option<Vec<_>>>()?;
-    let line = |(sample, spans): (&Sample, &Vec<Range<usize>>)| TaggedLine {
-        id: sample.id.clone(),
-        latents: spans.iter().map(|span| settings.spans.latents(span)).sum(),
-        tagged_solution: sample.tagged_solution(spans),
-        spans: spans.clone(),
-    };
-    let summary = Summary {
-        source: source.to_owned(),
-        settings: settings.clone(),
-        samples: samples.len(),
-        positions: samples.iter().map(|sample| sample.response.len()).sum(),
-        mean_entropy: 0.0,
-        threshold: None,
-        spans: own.iter().map(|spans| spans.len()).sum(),
-        span_tokens: own.iter().copied().flatten().map(Range::len).sum(),
-        samples_without_span: own.iter().filter(|spans| spans.is_empty()).count(),
-        too_short: 0,
-        over_cap: 0,
-    };
-    (!own.is_empty()).then(|| (samples.iter().zip(own).map(line).collect(), summary))
+    let line = |sample: &Sample| Some(TaggedLine::new(sample, sample.spans.clone()?, &settings.spans));
+    let tagged = samples.iter().map(line).collect::<Option<Vec<_>>>().filter(|tagged| !tagged.is_empty())?;
+    let summary = Summary::count(samples, &tagged, settings, source);
+    Some((tagged, summary))
 }
 
 /// Reads `tagged.jsonl`.

@@ -6,7 +6,6 @@
 use std::fmt::Write;
 
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Vocabulary;
@@ -17,51 +16,33 @@ pub(crate) const BOXED_INSTRUCTION: &str = "Please reason step by step, and put 
 const SMOLLM2_SYSTEM: &str = "You are a helpful AI assistant named SmolLM, trained by Hugging Face";
 const TURN_END: &str = "<|im_end|>";
 
-/// A prompt template, by its name in a recipe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Template {
-    /// The question and a line break: base models on real problems.
-    Plain,
-    /// `<bos>` and the question: generated tasks.
-    Words,
-    /// The question and the boxed instruction, on separate lines.
-    Boxed,
-    /// Qwen3's chat form; the model opens `<think>` itself.
-    Qwen3,
-    /// Qwen3's chat form with the empty thought that turns thinking off.
-    Qwen3NoThinking,
-    Qwen3Boxed,
-    Qwen3NoThinkingBoxed,
-    #[serde(rename = "smollm2")]
-    SmolLm2,
-    #[serde(rename = "smollm2-boxed")]
-    SmolLm2Boxed,
-    /// The model's own chat template.
-    Chat,
-    ChatBoxed,
-    /// The model's own chat template with `enable_thinking` off.
-    ChatNoThinking,
-    ChatNoThinkingBoxed,
+names! {
+    /// A prompt template, by its name in a recipe.
+    pub enum Template {
+        /// The question and a line break: base models on real problems.
+        Plain = "plain",
+        /// `<bos>` and the question: generated tasks.
+        Words = "words",
+        /// The question and the boxed instruction, on separate lines.
+        Boxed = "boxed",
+        /// Qwen3's chat form; the model opens `<think>` itself.
+        Qwen3 = "qwen3",
+        /// Qwen3's chat form with the empty thought that turns thinking off.
+        Qwen3NoThinking = "qwen3-no-thinking",
+        Qwen3Boxed = "qwen3-boxed",
+        Qwen3NoThinkingBoxed = "qwen3-no-thinking-boxed",
+        SmolLm2 = "smollm2",
+        SmolLm2Boxed = "smollm2-boxed",
+        /// The model's own chat template.
+        Chat = "chat",
+        ChatBoxed = "chat-boxed",
+        /// The model's own chat template with `enable_thinking` off.
+        ChatNoThinking = "chat-no-thinking",
+        ChatNoThinkingBoxed = "chat-no-thinking-boxed",
+    }
 }
 
 impl Template {
-    pub const ALL: [Template; 13] = [
-        Template::Plain,
-        Template::Words,
-        Template::Boxed,
-        Template::Qwen3,
-        Template::Qwen3NoThinking,
-        Template::Qwen3Boxed,
-        Template::Qwen3NoThinkingBoxed,
-        Template::SmolLm2,
-        Template::SmolLm2Boxed,
-        Template::Chat,
-        Template::ChatBoxed,
-        Template::ChatNoThinking,
-        Template::ChatNoThinkingBoxed,
-    ];
-
     fn is_boxed(self) -> bool {
         use Template::*;
         matches!(self, Boxed | Qwen3Boxed | Qwen3NoThinkingBoxed | SmolLm2Boxed | ChatBoxed | ChatNoThinkingBoxed)

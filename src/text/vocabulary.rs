@@ -282,10 +282,6 @@ impl Vocabulary {
         &self.special.eos
     }
 
-    pub fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
-    }
-
     /// Origin of the tokenizer, for messages.
     pub fn source(&self) -> &Path {
         &self.source

@@ -19,14 +19,12 @@ use burn::tensor::Device;
 
 pub use setup::Options;
 pub use summary::PhaseResult;
-pub(super) use summary::WARNING;
+pub(super) use summary::{WARNING, rows};
 pub use taken::RunBranch;
 
 use crate::corpus::Corpus;
-use crate::method::Recipe;
-use crate::method::{self, Phase, Work};
+use crate::method::{self, Phase, Recipe, Work};
 use crate::progress::{Interruption, say};
-use crate::schema::PhaseRow;
 use crate::store::Lock;
 use crate::train::state::PhaseFolder;
 
@@ -75,8 +73,8 @@ pub fn run(recipe: Recipe, options: Options) -> Result<RunEnd> {
     let mut results = vec![];
     for phase in &phases {
         if !run.options.only.is_empty() && !run.options.only.iter().any(|name| name == phase.name) {
-            if run.path().join(phase.name).is_dir() {
-                results.extend(PhaseFolder::open(run.path(), phase.name)?.result::<PhaseResult>()?);
+            if run.root.join(phase.name).is_dir() {
+                results.extend(PhaseFolder::open(&run.root, phase.name)?.result::<PhaseResult>()?);
             }
             continue;
         }
@@ -105,14 +103,6 @@ pub(super) fn can_branch(recipe: &Recipe, from: &[RunBranch]) -> Result<()> {
     taken::choose_run(recipe, &method::phases(recipe)?, from).map(drop)
 }
 
-/// The summary of a run as records.
-///
-/// # Errors
-/// A result without outcomes.
-pub(super) fn rows(recipe: &Recipe, results: &[PhaseResult]) -> Result<Vec<PhaseRow>> {
-    summary::rows(&recipe.name, &recipe.dataset(), recipe.seed, results)
-}
-
 impl Run {
     /// Whether this process writes the files.
     pub(super) fn writes(&self) -> bool {
@@ -131,11 +121,15 @@ impl Run {
                 Some(None)
             }
             Work::Take(checkpoint) => {
-                Some(Some(measure::measure_checkpoint(self, phase.name, from()?, &checkpoint(&self.recipe))?))
+                let name = checkpoint(&self.recipe);
+                let reasoning = |source: &PhaseFolder| source.reasoning(&name);
+                Some(Some(measure::measure_if_needed(self, phase.name, from()?, &name, Ok, reasoning)?))
             }
             Work::TakeBest => Some(Some(measure::measure_best(self, phase.name, from()?)?)),
             Work::Decode { model, reasoning } => {
-                Some(Some(measure::decode(self, phase.name, from()?, model, reasoning)?))
+                let model = |weights| model(&self.recipe, weights);
+                let reasoning = |_: &PhaseFolder| reasoning(&self.recipe, &self.corpus);
+                Some(Some(measure::measure_if_needed(self, phase.name, from()?, "checkpoint", model, reasoning)?))
             }
             Work::Grpo(settings) => switch_grpo::run(self, phase.name, from()?, settings)?.map(Some),
         })

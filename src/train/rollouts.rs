@@ -162,10 +162,8 @@ pub(crate) fn sample_among(
     threads: usize,
 ) -> Result<RolloutBatch> {
     let own = world.own(questions);
-    let groups = parallel::run(&parallel::cut(&own, threads), |part| {
-        part.iter().map(|question| rollouts_of(model, corpus, *question, grpo, behaviour)).collect::<Result<Vec<_>>>()
-    })?;
-    let groups: Vec<(Vec<Trace>, DropCounts)> = world.all(groups.into_iter().flatten().collect())?;
+    let groups = parallel::each(&own, threads, |question| rollouts_of(model, corpus, *question, grpo, behaviour))?;
+    let groups: Vec<(Vec<Trace>, DropCounts)> = world.all(groups)?;
     let mut sampled = RolloutBatch::default();
     for ((_, _, gold), (traces, dropped)) in questions.iter().zip(groups) {
         sampled.groups += 1;
@@ -318,11 +316,11 @@ pub(super) fn is_out_of_memory(error: &anyhow::Error) -> bool {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
 
     /// The error of reading values for which a GPU had no memory.
-    pub fn unread() -> anyhow::Error {
+    fn unread() -> anyhow::Error {
         let lost = ExecutionError::WithContext { reason: "a buffer of 256 MiB, the device has no such".into() };
         anyhow!(TensorReadError::from(lost)).context("reading logits")
     }

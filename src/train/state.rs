@@ -14,14 +14,15 @@ use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 
 use super::trainer::{Health, Trainer};
-use crate::guard::{guarded, read_text};
+use crate::guard::guarded;
 use crate::latent::reasoning::{self, Reasoning};
 use crate::model::checkpoint::peft::{self, Adapter, save_adapter};
 use crate::model::checkpoint::{Dtype, FINGERPRINT, ModelFiles, SaveOptions, save_hf_folder};
 use crate::model::{Decoder, heads};
 use crate::recipe::Compute;
 use crate::store::{
-    Inside, MODEL_CARD, ensure_inside, json, remove_leftovers, remove_listed, sha256, subfolder, write_atomic,
+    Inside, MODEL_CARD, ensure_inside, file_name, json, list, remove_leftovers, remove_listed, sha256, subfolder,
+    write_atomic,
 };
 use crate::text::Vocabulary;
 
@@ -77,16 +78,9 @@ const WEIGHTS: &str = "weights.json";
 
 /// Hashes of the weights files in a folder.
 fn hash_weights(folder: &Path) -> Result<BTreeMap<String, String>> {
-    let failed = || format!("{}: cannot list", folder.display());
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(folder).with_context(failed)? {
-        let path = entry.with_context(failed)?.path();
-        if path.extension().is_some_and(|ending| ending == "safetensors") {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            found.insert(name, sha256(&[path])?);
-        }
-    }
-    Ok(found)
+    let weights =
+        list(folder)?.into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "safetensors"));
+    weights.map(|path| Ok((file_name(&path), sha256(&[path])?))).collect()
 }
 
 /// Hashes of a state's files, in the order of [`FILES`].
@@ -176,14 +170,13 @@ impl PhaseFolder {
         if !path.exists() {
             return Ok(vec![]);
         }
-        let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
-        let failed = || format!("{}: not a list of training states; move it away", path.display());
-        let states: Vec<Inside> = json::from_str(&text).with_context(failed)?;
+        let what = "a list of training states; move it away";
+        let states: Vec<Inside> = json::read(&path, what)?;
         let is_state = |name: &Inside| {
             let step = name.strip_prefix("state-").and_then(|step| step.parse().ok());
             step.is_some_and(|step| state_folder(step).is_ok_and(|folder| folder == *name))
         };
-        ensure!(states.iter().all(is_state), failed());
+        ensure!(states.iter().all(is_state), "{}: not {what}", path.display());
         Ok(states)
     }
 
@@ -283,15 +276,13 @@ impl PhaseFolder {
         if !path.exists() {
             return Ok(None);
         }
-        let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
-        let failed =
-            || format!("{}: not a training state; move this file away to start the phase again", path.display());
-        let current: Current = json::from_str(&text).with_context(failed)?;
+        let what = "a training state; move this file away to start the phase again";
+        let current: Current = json::read(&path, what)?;
         let named = state_folder(current.step)?;
         ensure!(
             current.folder == named,
-            "{}: it names the folder {}, but step {} has {named}",
-            failed(),
+            "{}: not {what}: it names the folder {}, but step {} has {named}",
+            path.display(),
             current.folder,
             current.step
         );
@@ -301,11 +292,7 @@ impl PhaseFolder {
     /// The phase's result, if it is finished.
     pub fn result<T: serde::de::DeserializeOwned>(&self) -> Result<Option<T>> {
         let path = self.path.join("result.json");
-        if !path.exists() {
-            return Ok(None);
-        }
-        let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
-        json::from_str(&text).map(Some).with_context(|| format!("{}: not a phase result", path.display()))
+        path.exists().then(|| json::read(&path, "a phase result")).transpose()
     }
 
     /// Marks the phase as finished and deletes its training state.
@@ -357,9 +344,7 @@ impl PhaseFolder {
         if !path.is_file() {
             return Ok(folder);
         }
-        let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
-        let said: BTreeMap<String, String> =
-            json::from_str(&text).with_context(|| format!("{}: not the hashes of weights", path.display()))?;
+        let said: BTreeMap<String, String> = json::read(&path, "the hashes of weights")?;
         let found = hash_weights(&folder)?;
         let other = said.keys().chain(found.keys()).find(|name| said.get(*name) != found.get(*name));
         if let Some(file) = other {
@@ -397,9 +382,7 @@ impl PhaseFolder {
     /// # Errors
     /// A folder without the file.
     pub fn trained(&self, name: &str) -> Result<TrainingHistory> {
-        let path = self.path.join(name).join(TRAINED);
-        let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
-        serde_json::from_str(&text).with_context(|| format!("{}: not steps and positions of training", path.display()))
+        json::read(&self.path.join(name).join(TRAINED), "steps and positions of training")
     }
 
     /// Replaces the way of reasoning of an export.

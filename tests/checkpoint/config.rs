@@ -257,6 +257,8 @@ fn qwen3_moe_has_experts_in_the_layers_that_its_file_says() {
         let said = message(ModelConfig::from_json(&with(qwen3_moe_json(), key, wrong), "c"));
         assert_names(&said, &["c: ", if key == "num_local_experts" { "num_experts" } else { key }]);
     }
+    let many = with(with(qwen3_moe_json(), "num_hidden_layers", json!(4096)), "num_experts", json!(65_536));
+    assert_names(&message(ModelConfig::from_json(&many, "c")), &["c: 4095 layers of `num_experts` 65536"]);
 }
 
 #[test]

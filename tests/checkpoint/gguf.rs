@@ -1,7 +1,6 @@
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::path::Path;
 
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
@@ -11,6 +10,7 @@ use switchyard::ops::stored::Format;
 
 use super::gguf_writer::*;
 use super::support::*;
+use crate::common::real_data;
 
 #[test]
 fn every_family_reads_back_exactly() {
@@ -112,56 +112,33 @@ fn unsupported_types_and_settings_are_named() {
     let root = tempfile::tempdir().expect("temp");
     let path = root.path().join("m.gguf");
     let config = config(&qwen3_json());
-    let check = |change: fn(&mut Writer), parts: &[&str]| {
-        let mut w = model(&config, false);
-        change(&mut w);
+    let refused = |w: &Writer, parts: &[&str]| {
         w.save(&path);
         fails(ModelFiles::open_gguf(&path), parts);
     };
+    let with = || model(&config, false);
+    refused(with().u32("qwen3.expert_count", 8), &["qwen3.expert_count", "8"]);
+    refused(with().key("qwen3.attention.causal", 7, &[0]), &["qwen3.attention.causal", "0"]);
+    let factor = "qwen3.rope.scaling.attn_factor";
+    refused(with().key(factor, 6, &1.5f32.to_le_bytes()), &[factor, "1.5"]);
+    refused(with().text("qwen3.rope.scaling.type", "longrope"), &["qwen3.rope.scaling.type", "longrope"]);
+    refused(with().u32("general.architecture", 1), &["general.architecture", "twice"]);
+    refused(Writer::new().text("general.architecture", "mistral"), &["general.architecture", "mistral", "llama"]);
+    let all = ["general.architecture", "gemma3", "qwen3", "qwen2", "llama"];
+    refused(Writer::new().text("general.architecture", "gemma3"), &all);
+    fs::write(&path, b"GGML....").expect("writes");
+    fails(ModelFiles::open_gguf(&path), &["m.gguf", "not a GGUF file"]);
+    let check = |change: fn(&mut Writer), parts: &[&str]| {
+        let mut w = with();
+        change(&mut w);
+        refused(&w, parts);
+    };
     check(|w| w.tensors[3].2 = 10, &["m.gguf", "blk.0.attn_k.weight", "Q2_K", "Q6_K"]);
     check(|w| w.tensors[3].2 = 77, &["blk.0.attn_k.weight", "unknown", "77"]);
-    check(
-        |w| {
-            w.u32("qwen3.expert_count", 8);
-        },
-        &["qwen3.expert_count", "8"],
-    );
-    check(
-        |w| {
-            w.key("qwen3.attention.causal", 7, &[0]);
-        },
-        &["qwen3.attention.causal", "0"],
-    );
-    check(
-        |w| {
-            w.key("qwen3.rope.scaling.attn_factor", 6, &1.5f32.to_le_bytes());
-        },
-        &["qwen3.rope.scaling.attn_factor", "1.5"],
-    );
-    check(
-        |w| {
-            w.text("qwen3.rope.scaling.type", "longrope");
-        },
-        &["qwen3.rope.scaling.type", "longrope"],
-    );
     check(|w| drop(w.tensors.remove(3)), &["m.gguf", "self_attn.k_proj.weight", "missing"]);
     check(|w| w.tensors[3].0 = "blk.0.attn_k.bias".into(), &["unexpected tensor `blk.0.attn_k.bias`"]);
     check(|w| w.tensors[3].0 = "blk.00.attn_k.weight".into(), &["unexpected tensor `blk.00.attn_k.weight`"]);
     check(|w| w.tensors[3].1 = vec![8, 128], &["k_proj", "[32, 32]", "[8, 128]"]);
-    check(
-        |w| {
-            w.u32("general.architecture", 1);
-        },
-        &["general.architecture", "twice"],
-    );
-    let mut w = Writer::new();
-    w.text("general.architecture", "mistral").save(&path);
-    fails(ModelFiles::open_gguf(&path), &["general.architecture", "mistral", "llama"]);
-    let mut w = Writer::new();
-    w.text("general.architecture", "gemma3").save(&path);
-    fails(ModelFiles::open_gguf(&path), &["general.architecture", "gemma3", "qwen3", "qwen2", "llama"]);
-    fs::write(&path, b"GGML....").expect("writes");
-    fails(ModelFiles::open_gguf(&path), &["m.gguf", "not a GGUF file"]);
 }
 
 /// Experts are one tensor `[E, out, in]`; its declared shape is checked before it is split.
@@ -329,23 +306,11 @@ proptest! {
     }
 }
 
-/// A file outside the repository; if it is missing, prints so and the test passes.
-fn asset(variable: &str, default: &str) -> Option<PathBuf> {
-    let path = std::env::var_os(variable).map(PathBuf::from);
-    let path = path.unwrap_or_else(|| Path::new(".").join(default));
-    if !path.is_file() {
-        println!("skipped: {} is not there (set {variable})", path.display());
-        return None;
-    }
-    Some(path)
-}
-
 /// Qwen3's tokenizer, converted to GGUF metadata as in llama.cpp, encodes like its `tokenizer.json`.
 #[test]
 fn qwen3_tokenizer_survives_gguf() {
-    let Some(path) = asset("SWITCHYARD_QWEN3_TOKENIZER", "../shared/data/qwen3_tokenizer/tokenizer.json") else {
-        return;
-    };
+    let Some(data) = real_data("Qwen3's tokenizer") else { return };
+    let path = data.join("qwen3_tokenizer/tokenizer.json");
     let json: serde_json::Value = serde_json::from_slice(&fs::read(&path).expect("reads")).expect("parses");
     let mut tokens: Vec<(u64, String, i32)> = vec![];
     for (token, id) in json["model"]["vocab"].as_object().expect("is a map") {
@@ -395,35 +360,4 @@ fn qwen3_tokenizer_survives_gguf() {
             theirs.decode(b.get_ids(), true).expect("decodes")
         );
     }
-}
-
-#[test]
-fn smollm2_loads_with_its_tokenizer() {
-    let Some(path) = asset("SWITCHYARD_SMOLLM2_GGUF", "../assets/SmolLM2-135M-Instruct.Q4_1.gguf") else {
-        return;
-    };
-    let start = Instant::now();
-    let read = ModelFiles::open_gguf(&path).expect("opens");
-    let tokenizer = read.tokenizer().expect("builds").expect("is there");
-    let text_side = start.elapsed();
-    let mut values = 0;
-    for item in read.tensors() {
-        let (name, t) = item.expect("reads");
-        assert!(t.data.iter().all(|v| v.is_finite()), "{name}");
-        values += t.data.len();
-    }
-    let all = start.elapsed();
-    println!("SmolLM2: opened with tokenizer in {text_side:?}, {values} values dequantised after {all:?}");
-    assert_eq!(values, 134_515_008);
-    let c = &read.config;
-    assert_eq!((c.num_hidden_layers, c.hidden_size, c.num_attention_heads, c.num_key_value_heads), (30, 576, 9, 3));
-    assert_eq!((c.intermediate_size, c.vocab_size, c.head_dim), (1536, 49152, 64));
-    assert_eq!((c.rope_theta, c.rms_norm_eps, c.tie_word_embeddings), (100_000.0, 1e-5, true));
-    let ids = tokenizer.encode("<|im_start|>user\nThere are 127 apples.<|im_end|>\n", true).expect("encodes");
-    println!("{:?} {:?}", ids.get_ids(), ids.get_tokens());
-    assert_eq!(&ids.get_tokens()[..3], ["<|im_start|>", "user", "Ċ"]);
-    assert_eq!(
-        tokenizer.decode(ids.get_ids(), false).expect("decodes"),
-        "<|im_start|>user\nThere are 127 apples.<|im_end|>\n"
-    );
 }

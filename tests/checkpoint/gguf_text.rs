@@ -27,25 +27,14 @@ fn roomy(arch: serde_json::Value) -> Writer {
     model(&config, false)
 }
 
-/// The byte alphabet, a few merges, and these special tokens (control, or a filler according to its name).
+/// The alphabet and these special tokens (control, or a filler according to its name).
 fn byte_level(w: &mut Writer, special: &[&str]) {
     byte_level_as(w, special, 3);
 }
 
-fn byte_level_as(w: &mut Writer, special: &[&str], kind: i32) {
-    let mut words: Vec<String> =
-        tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet().into_iter().map(String::from).collect();
-    words.sort();
-    words.extend(["12", "th", "the", "Ġthe"].map(String::from));
-    let mut kinds = vec![1; words.len()];
-    for token in special {
-        words.push((*token).to_owned());
-        kinds.push(if token.starts_with("[PAD") { 5 } else { kind });
-    }
-    w.text("tokenizer.ggml.model", "gpt2")
-        .texts("tokenizer.ggml.tokens", &words)
-        .kinds("tokenizer.ggml.token_type", &kinds)
-        .texts("tokenizer.ggml.merges", &["1 2", "t h", "th e", "Ġ the"]);
+fn byte_level_as<'t>(w: &mut Writer, special: &[&'t str], kind: i32) {
+    let typed = |token: &&'t str| (*token, if token.starts_with("[PAD") { 5 } else { kind });
+    alphabet(w, &special.iter().map(typed).collect::<Vec<_>>());
 }
 
 #[test]

@@ -180,19 +180,26 @@ pub fn model(config: &ModelConfig, q8: bool) -> Writer {
     w
 }
 
-/// Byte-level alphabet plus a few merges, with a trailing run of special tokens.
-pub fn with_tokenizer(w: &mut Writer, pre: &str) {
+/// The byte alphabet, a few merges, and these tokens with their types.
+pub fn alphabet<'w>(w: &'w mut Writer, special: &[(&str, i32)]) -> &'w mut Writer {
     let mut tokens: Vec<String> =
         tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet().into_iter().map(String::from).collect();
     tokens.sort();
     tokens.extend(["12", "th", "the", "Ġthe"].map(String::from));
-    let normal = tokens.len();
-    tokens.extend(["<|im_start|>", "<think>", "[PAD]"].map(String::from));
-    let kinds: Vec<i32> = (0..tokens.len()).map(|i| if i < normal { 1 } else { [3, 4, 5][i - normal] }).collect();
+    let mut kinds = vec![1; tokens.len()];
+    for (token, kind) in special {
+        tokens.push((*token).to_owned());
+        kinds.push(*kind);
+    }
     w.text("tokenizer.ggml.model", "gpt2")
-        .text("tokenizer.ggml.pre", pre)
         .texts("tokenizer.ggml.tokens", &tokens)
         .kinds("tokenizer.ggml.token_type", &kinds)
         .texts("tokenizer.ggml.merges", &["1 2", "t h", "th e", "Ġ the"])
+}
+
+/// The same with a splitting rule and a chat template.
+pub fn with_tokenizer(w: &mut Writer, pre: &str) {
+    alphabet(w, &[("<|im_start|>", 3), ("<think>", 4), ("[PAD]", 5)])
+        .text("tokenizer.ggml.pre", pre)
         .text("tokenizer.chat_template", "{{ messages }}");
 }

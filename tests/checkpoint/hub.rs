@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use switchyard::model::checkpoint::{ModelFiles, ModelRef, SaveOptions};
 
-use super::hub_server::{COMMIT, Fault, Hub, Request, files};
+use super::hub_server::{COMMIT, Fault, Hub, HubRequest, files};
 use super::support::*;
 
 #[test]
@@ -110,7 +110,7 @@ fn downloads_are_complete_or_an_error_and_resume() {
         let (worked, said) = generate(&hub, &cache, false);
         assert!(worked, "after {fault:?}: {said}");
         if fault == Fault::BreaksOff {
-            assert!(hub.asked().iter().any(Request::goes_on), "the received bytes were requested again");
+            assert!(hub.asked().iter().any(HubRequest::goes_on), "the received bytes were requested again");
         }
         let (worked, said) = generate(&hub, &cache, true);
         assert!(worked, "from the cache after {fault:?}: {said}");
@@ -151,7 +151,7 @@ fn an_adapter_of_the_hub_opens_with_and_without_a_named_base() {
 }
 
 /// For every request, whether it had a token.
-fn with_token(asked: &[Request], token: &str) -> (usize, usize) {
+fn with_token(asked: &[HubRequest], token: &str) -> (usize, usize) {
     let right = asked.iter().filter(|r| r.authorization.as_deref() == Some(&format!("Bearer {token}"))).count();
     let none = asked.iter().filter(|request| request.authorization.is_none()).count();
     assert_eq!(right + none, asked.len(), "{asked:?}");

@@ -55,7 +55,7 @@ pub const COMMIT: &str = "c0ffee";
 
 /// One request.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct HubRequest {
     pub path: String,
     /// `Host` header.
     pub host: String,
@@ -74,7 +74,7 @@ struct State {
     files: BTreeMap<String, Vec<u8>>,
     wrong: &'static str,
     fault: Mutex<Fault>,
-    log: Mutex<Vec<Request>>,
+    log: Mutex<Vec<HubRequest>>,
 }
 
 impl Hub {
@@ -99,12 +99,12 @@ impl Hub {
     }
 
     /// Requests since the last call.
-    pub fn asked(&self) -> Vec<Request> {
+    pub fn asked(&self) -> Vec<HubRequest> {
         std::mem::take(&mut self.state.log.lock().expect("a log"))
     }
 }
 
-impl Request {
+impl HubRequest {
     /// Whether it resumes in the middle of a file.
     pub fn goes_on(&self) -> bool {
         self.range.is_some_and(|(from, _)| from > 0)
@@ -119,10 +119,10 @@ pub fn files(folder: &str) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// The next request of a connection.
-fn request(lines: &mut impl Iterator<Item = std::io::Result<String>>) -> std::io::Result<Option<Request>> {
+fn request(lines: &mut impl Iterator<Item = std::io::Result<String>>) -> std::io::Result<Option<HubRequest>> {
     let Some(first) = lines.next().transpose()? else { return Ok(None) };
     let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
-    let mut request = Request { path, host: String::new(), authorization: None, range: None };
+    let mut request = HubRequest { path, host: String::new(), authorization: None, range: None };
     for line in lines {
         let line = line?;
         let Some((name, value)) = line.split_once(": ") else { break };
@@ -170,7 +170,7 @@ impl State {
         write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
     }
 
-    fn file(&self, stream: &mut TcpStream, request: &Request, name: &str, fault: Fault) -> std::io::Result<()> {
+    fn file(&self, stream: &mut TcpStream, request: &HubRequest, name: &str, fault: Fault) -> std::io::Result<()> {
         let Some(bytes) = self.files.get(name) else { return status(stream, "404 Not Found", "") };
         let (mut tag, mut commit) = (format!("{:x}", Sha256::digest(bytes)), COMMIT);
         let mut linked = String::new();

@@ -4,24 +4,19 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 use switchyard::model::checkpoint::{
-    Dtype, EMBED, HEAD, HostTensor, ModelFiles, SafetensorsFile, SaveOptions, expected_parameters,
+    EMBED, HEAD, HostTensor, ModelFiles, SafetensorsFile, SaveOptions, expected_parameters,
 };
 
 use super::support::*;
+use crate::common::save_tensors;
 
 /// A folder with these settings and tensors.
 fn written<'t>(dir: &Path, value: &Value, tensors: impl IntoIterator<Item = (String, &'t HostTensor)>) {
     fs::create_dir_all(dir).expect("creates");
     fs::write(dir.join("config.json"), value.to_string()).expect("writes");
-    let bytes: Vec<_> =
-        tensors.into_iter().map(|(name, t)| (name, t.shape.clone(), Dtype::F32.encode(&t.data))).collect();
-    let views = bytes.iter().map(|(name, shape, data)| {
-        (name.clone(), TensorView::new(safetensors::Dtype::F32, shape.clone(), data).expect("a view"))
-    });
-    safetensors::serialize_to_file(views, None, &dir.join("model.safetensors")).expect("writes");
+    save_tensors(&dir.join("model.safetensors"), tensors);
 }
 
 fn counted(value: &Value) -> BTreeMap<String, HostTensor> {

@@ -16,9 +16,13 @@ use switchyard::model::heads::{self, HeadSizes};
 
 use super::support::*;
 use crate::common::programs::{done, program, refused};
+use crate::common::save_tensors;
 
 const Q0: &str = "model.layers.0.self_attn.q_proj.weight";
 const UP1: &str = "model.layers.1.mlp.up_proj.weight";
+
+/// The file of an adapter.
+const TENSORS: &str = "adapter_model.safetensors";
 
 fn tensor(shape: &[usize], salt: usize) -> HostTensor {
     let data = values(shape.iter().product(), salt).iter().map(|v| v / 64.0).collect();
@@ -52,16 +56,6 @@ fn base(dir: &Path, value: &Value) -> ModelFiles {
 /// An adapter with LoRA factors only.
 fn of_factors(config: AdapterConfig, factors: BTreeMap<String, Factors>) -> AdapterWeights {
     AdapterWeights { config, factors, replaced: BTreeMap::new(), token_rows: None, head_rows: None }
-}
-
-/// Writes the tensors of an adapter under these keys.
-fn write_tensors(dir: &Path, tensors: &[(String, &HostTensor)]) {
-    let bytes: Vec<_> = tensors.iter().map(|(_, t)| Dtype::F32.encode(&t.data)).collect();
-    let views = tensors.iter().zip(&bytes).map(|((key, t), bytes)| {
-        let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, t.shape.clone(), bytes);
-        (key.clone(), view.expect("view"))
-    });
-    safetensors::serialize_to_file(views, None, &dir.join("adapter_model.safetensors")).expect("writes");
 }
 
 /// Writes a model and opens it.
@@ -151,7 +145,7 @@ fn keys_of_every_peft_version_are_understood() {
         let q_proj = "base_model.model.model.layers.0.self_attn.q_proj";
         let tensors = [(format!("{q_proj}.{ka}"), &a), (format!("{q_proj}.{kb}"), &b)];
         let tables = [(format!("base_model.model.{ke}"), &embed), (format!("base_model.model.{kh}"), &head)];
-        write_tensors(&dir, &[tensors, tables].concat());
+        save_tensors(&dir.join(TENSORS), [tensors, tables].concat());
         let json = json!({ "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 3, "lora_alpha": 6, "bias": "none", "use_rslora": true,
             "target_modules": r"model\.layers\.0\.self_attn\.q_proj", "modules_to_save": ["embed_tokens", "lm_head"], "lora_dropout": 0.05 });
         fs::write(dir.join("adapter_config.json"), json.to_string()).expect("writes");
@@ -223,6 +217,10 @@ fn an_adapter_applies_to_the_model_next_to_it() {
     assert_ne!(wanted, q);
     assert_eq!(opened.tensor(Q0).expect("reads"), wanted);
     assert_names(&opened.notes.join("\n"), &["a whole model and an adapter", "move adapter_config.json away"]);
+    // A matrix as stored would lack the factors of the first of two adapters.
+    let second = Arc::new(Adapter::open(&apart).expect("opens"));
+    let over = opened.with_adapter(second, Apply::Merged).expect("fits");
+    assert!(over.stored(Q0, true).expect("reads").is_none() && over.stored(UP1, true).expect("reads").is_some());
     // Several adapters of one model are in folders named after them.
     let several = root.path().join("several");
     save_adapter(&several.join("default"), &adapter, Dtype::F32, &[], false).expect("saves");
@@ -341,7 +339,7 @@ fn token_rows_over_a_resized_table_are_read() {
         ("model.embed_tokens.token_adapter.trainable_tokens_delta", &rows),
         ("lm_head.weight", &head),
     ];
-    write_tensors(&dir, &tensors.map(named));
+    save_tensors(&dir.join(TENSORS), tensors.map(named));
     let json = json!({ "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 3, "lora_alpha": 6,
         "target_modules": r"model\.layers\.0\.self_attn\.q_proj", "trainable_token_indices": [5, old + 1] });
     fs::write(dir.join("adapter_config.json"), json.to_string()).expect("writes");

@@ -27,3 +27,10 @@ pub fn of(built: &Built, n: usize, seed: u64) -> Study {
 pub fn micro(phase: &str, problems: usize) -> Study {
     Study::open(Path::new("fixtures/micro"), phase, Some(problems), 0).expect("the micro fixture")
 }
+
+/// The same on a number of threads.
+pub fn micro_on(threads: usize, phase: &str, problems: usize) -> Study {
+    let mut study = micro(phase, problems);
+    study.threads = threads;
+    study
+}

@@ -7,13 +7,20 @@ pub mod known;
 pub mod programs;
 pub mod run_files;
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
+use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
+use switchyard::model::checkpoint::{Dtype, HostTensor};
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard::model::{Decoder, Hooks, Span};
+use switchyard::parity::sft_settings;
+use switchyard::store::RowWriter;
 use switchyard::text::Vocabulary;
+use switchyard::train::sft::Sft;
 
 /// Paths in tests are relative to the checkout; cargo starts them in `programs/`.
 #[ctor::ctor]
@@ -29,6 +36,24 @@ pub fn real_data(what: &str) -> Option<PathBuf> {
     }
     println!("skipped {what}: no {}; set SWITCHYARD_DATA", folder.display());
     None
+}
+
+/// SmolLM2-135M-Instruct as a GGUF file: `SWITCHYARD_SMOLLM2_GGUF`, or `assets` next to the checkout; without it, prints what is skipped.
+pub fn smollm2() -> Option<PathBuf> {
+    let default = || "../assets/SmolLM2-135M-Instruct.Q4_1.gguf".into();
+    let path = std::env::var_os("SWITCHYARD_SMOLLM2_GGUF").map_or_else(default, PathBuf::from);
+    if path.is_file() {
+        return Some(path);
+    }
+    println!("skipped: no {}; set SWITCHYARD_SMOLLM2_GGUF", path.display());
+    None
+}
+
+/// The message of an error contains this text.
+#[track_caller]
+pub fn says<T>(result: anyhow::Result<T>, what: &str) {
+    let message = format!("{:#}", result.err().expect("an error"));
+    assert!(message.contains(what), "`{what}` is not in: {message}");
 }
 
 /// Fails if `run` is still working after a minute of CPU time: for inputs on which an endless or exponential algorithm
@@ -60,7 +85,44 @@ pub fn tiny_config(family: Family, tied: bool) -> ModelConfig {
 }
 
 pub fn tiny(seed: u64) -> Decoder {
-    Decoder::random(&tiny_config(Family::Qwen3, true), seed, &Device::flex()).expect("a valid tiny model")
+    tiny_on(&Device::flex(), seed)
+}
+
+pub fn tiny_on(device: &Device, seed: u64) -> Decoder {
+    Decoder::random(&tiny_config(Family::Qwen3, true), seed, device).expect("a valid tiny model")
+}
+
+/// Settings of one supervised step with gradients through the latents.
+pub fn one_step(latent_token: u32, threads: usize) -> Sft<'static> {
+    Sft { threads, ..sft_settings(latent_token, 1) }
+}
+
+/// Shapes and values of the tensors of a safetensors file in f32.
+pub fn load_tensors(path: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
+    let bytes = std::fs::read(path).expect("the file was written");
+    let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+    let one = |(name, view): (&str, TensorView)| {
+        assert_eq!(view.dtype(), safetensors::Dtype::F32);
+        (name.to_owned(), (view.shape().to_vec(), Dtype::F32.decode(view.data())))
+    };
+    file.iter().map(one).collect()
+}
+
+/// Writes a safetensors file in f32.
+pub fn save_tensors<'t>(path: &Path, tensors: impl IntoIterator<Item = (String, &'t HostTensor)>) {
+    let tensors: Vec<_> =
+        tensors.into_iter().map(|(name, t)| (name, t.shape.clone(), Dtype::F32.encode(&t.data))).collect();
+    let views = tensors.iter().map(|(name, shape, bytes)| {
+        (name.clone(), TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes).expect("a view"))
+    });
+    safetensors::serialize_to_file(views, None, path).expect("writes");
+}
+
+/// Writes a file of rows.
+pub fn save_rows<R: serde::Serialize>(folder: &Path, name: &str, rows: &[R]) {
+    let mut writer = RowWriter::create(folder, name).expect("a file");
+    rows.iter().for_each(|row| writer.push(row).expect("a row"));
+    writer.finish().expect("rows");
 }
 
 pub fn values<const R: usize>(x: &Tensor<R>) -> Vec<f32> {

@@ -17,6 +17,32 @@ pub fn program(name: &str) -> Command {
     Command::new(found.unwrap_or_else(|| panic!("no program {name}")).1)
 }
 
+/// A program that has no network.
+pub fn offline(name: &str, args: &[&str]) -> Command {
+    let mut command = program(name);
+    command.args(args).env("HF_HUB_OFFLINE", "1").env("HF_HOME", "/nonexistent");
+    command
+}
+
+/// Standard output of a `probe` that must succeed.
+#[track_caller]
+pub fn run_probe(args: &[&str]) -> String {
+    done(&mut offline("probe", args)).0
+}
+
+/// `probe` fails with exit code 2, one line with all of these texts, and no other output.
+#[track_caller]
+pub fn probe_refuses(args: &[&str], parts: &[&str]) {
+    let output = offline("probe", args).output().expect("it runs");
+    let said = String::from_utf8(output.stderr).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+    assert!(said.starts_with("error: ") && said.trim_end().lines().count() == 1, "{args:?}, not one line: {said}");
+    assert!(output.stdout.is_empty(), "{args:?} printed a result all the same");
+    for part in parts {
+        assert!(said.contains(part), "{args:?}: `{part}` is not in: {said}");
+    }
+}
+
 /// Standard output, then standard error.
 pub fn text_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)

@@ -42,13 +42,9 @@ fn dots(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'
     let block = block(latents, corpus.switch);
     let row = |sample| Ok(Row::answer_only(sample, corpus.end)?.after(&block));
     let rows: Vec<Row> = corpus.train.iter().map(row).collect::<Result<_>>()?;
+    let lengths = rows.iter().map(|row| row.ids.len()).collect();
+    let schedule = LrSchedule { peak: recipe.base.learning_rate, warmup: 10, cosine_from: 0, steps };
     Ok(SupervisedPhase {
-        stream: "dots",
-        steps,
-        batch: recipe.base.batch,
-        lengths: rows.iter().map(|row| row.ids.len()).collect(),
-        schedule: LrSchedule { peak: recipe.base.learning_rate, warmup: 10, cosine_from: 0, steps },
-        row: Box::new(move |_, i| Ok(rows[i].clone())),
         objective: Box::new(CrossEntropy { source: Source::HiddenState, gradient: Gradient::Through }),
         reasoning: Reasoning {
             method: "dots".into(),
@@ -56,9 +52,6 @@ fn dots(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'
             trained_dwell: vec![latents],
             ..Reasoning::default()
         },
-        exports: vec![],
-        resets: vec![],
-        restarts: vec![],
-        annotator_accuracy: 0.0,
+        ..SupervisedPhase::new("dots", recipe.base.batch, lengths, schedule, move |_, i| Ok(rows[i].clone()))
     })
 }

@@ -5,7 +5,7 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::{Fact, Levels, PlanText, Program, Split, StepValue, TaskFamily};
+use super::{Fact, Levels, PlanText, Split, StepValue, TaskFamily, TaskPlan};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -38,12 +38,6 @@ impl TaskFamily for ParityBits {
         (0..4 + u32::from(level) + self.extra_bits).map(|_| rng.random()).collect()
     }
 
-    fn structure(plan: &Vec<bool>) -> u64 {
-        // Not the number itself: its low bits would determine the split.
-        plan.iter()
-            .fold(1_u64, |hash, &bit| (hash * 31 + u64::from(bit)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29))
-    }
-
     fn write(&self, _rng: &mut ChaCha8Rng, plan: &Vec<bool>, _subject: &str) -> PlanText {
         let word = |bit: bool| if bit { "1" } else { "0" };
         let bits: Vec<&str> = plan.iter().map(|&bit| word(bit)).collect();
@@ -65,13 +59,17 @@ impl TaskFamily for ParityBits {
         let answer = word(parity).to_owned();
         PlanText { question, solution: solution + "# " + &answer, answer, answer_words: marker..marker + 2, steps }
     }
+}
 
-    fn answer_if(plan: &Vec<bool>, step: usize, value: i64) -> Option<String> {
-        let rest = plan.get(step + 1..)?.iter().filter(|bit| **bit).count() as i64;
-        Some(((value + rest) % 2).to_string())
+impl TaskPlan for Vec<bool> {
+    fn structure(&self) -> u64 {
+        // Not the number itself: its low bits would determine the split.
+        self.iter()
+            .fold(1_u64, |hash, &bit| (hash * 31 + u64::from(bit)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29))
     }
 
-    fn program(plan: Vec<bool>) -> Program {
-        Program::ParityBits(plan)
+    fn answer_if(&self, step: usize, value: i64) -> Option<String> {
+        let rest = self.get(step + 1..)?.iter().filter(|bit| **bit).count() as i64;
+        Some(((value + rest) % 2).to_string())
     }
 }

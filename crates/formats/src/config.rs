@@ -111,9 +111,6 @@ impl ModelConfig {
     }
 
     /// Checks that a sequence fits the model's positions. `what` names the sequence.
-    ///
-    /// # Errors
-    /// More than `max_position_embeddings`.
     pub fn ensure_context(&self, positions: usize, what: impl FnOnce() -> String) -> Result<()> {
         ensure!(
             positions <= self.max_position_embeddings,
@@ -292,7 +289,7 @@ impl ModelConfig {
     }
 
     /// One id as a number, several as a list, none as null.
-    pub fn eos_json(&self) -> Value {
+    pub(crate) fn eos_json(&self) -> Value {
         match self.eos_token_ids.as_slice() {
             [] => Value::Null,
             [one] => json!(one),

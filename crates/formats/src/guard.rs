@@ -79,9 +79,6 @@ pub fn read_bytes(file: impl AsRef<Path>, most: u64) -> std::io::Result<Vec<u8>>
 }
 
 /// The length of a regular file. Checked before a file is opened: opening a pipe waits for its writer.
-///
-/// # Errors
-/// Neither a regular file nor a link to one.
 pub fn regular(file: &Path) -> std::io::Result<u64> {
     let metadata = std::fs::metadata(file)?;
     if !metadata.is_file() {

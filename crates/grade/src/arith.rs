@@ -105,7 +105,12 @@ impl Parser<'_> {
 
     /// `^atom` or `^{expr}`.
     pub(crate) fn sup(&mut self, i: usize) -> Parse {
-        let j = self.expect(i, T::Caret)?;
+        self.script(i, T::Caret)
+    }
+
+    /// An atom or `{expr}` after this sign.
+    fn script(&mut self, i: usize, sign: T) -> Parse {
+        let j = self.expect(i, sign)?;
         if let Some(k) = self.expect(j, T::Open('{')) {
             let (e, k) = self.expr(k)?;
             return Some((e, self.expect(k, T::Close('{'))?));
@@ -215,7 +220,7 @@ impl Parser<'_> {
         }
         let (mut base, mut exp) = (None, None);
         for _ in 0..2 {
-            if let (None, Some((e, k))) = (&base, self.sub_expr(j)) {
+            if let (None, Some((e, k))) = (&base, self.script(j, T::Under)) {
                 base = Some(e);
                 j = k;
             } else if let (None, Some((e, k))) = (&exp, self.sup(j)) {
@@ -250,16 +255,5 @@ impl Parser<'_> {
             _ => Expr::func(&name, args),
         };
         Some((exp.map_or(f.clone(), |e| Rc::new(Expr::Pow(f, e))), end))
-    }
-
-    fn sub_expr(&mut self, i: usize) -> Parse {
-        let j = self.expect(i, T::Under)?;
-        match self.expect(j, T::Open('{')) {
-            Some(k) => {
-                let (e, k) = self.expr(k)?;
-                Some((e, self.expect(k, T::Close('{'))?))
-            }
-            None => self.guarded(|p| p.atom(j)),
-        }
     }
 }

@@ -4,7 +4,6 @@
 
 use super::units;
 
-/// Text next to an answer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Beside {
     pub unit: Option<String>,

@@ -1,9 +1,10 @@
 //! Finds the content of boxes. Knows braces and which boxes belong to one answer, not their contents.
 
-/// Which boxes to read: every box, or the last ones that belong together.
+/// Which boxes to read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Boxes {
     All,
+    /// The last ones that belong together.
     Last,
 }
 

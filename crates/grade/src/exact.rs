@@ -51,20 +51,8 @@ pub(crate) fn rational(e: &Expr) -> Option<BigRational> {
     match e {
         Expr::Num { value, .. } => Some(value.clone()),
         Expr::Percent(a) => Some(rational(a)? / BigRational::from(BigInt::from(100))),
-        Expr::Add(v) => {
-            let mut sum = BigRational::zero();
-            for a in v {
-                sum = fits(sum + rational(a)?)?;
-            }
-            Some(sum)
-        }
-        Expr::Mul(v) => {
-            let mut product = BigRational::one();
-            for a in v {
-                product = fits(product * rational(a)?)?;
-            }
-            Some(product)
-        }
+        Expr::Add(v) => v.iter().try_fold(BigRational::zero(), |sum, a| fits(sum + rational(a)?)),
+        Expr::Mul(v) => v.iter().try_fold(BigRational::one(), |product, a| fits(product * rational(a)?)),
         Expr::Pow(b, e) => power(&rational(b)?, &rational(e)?),
         Expr::Func(name, args) => function(name, args),
         _ => None,
@@ -132,20 +120,14 @@ fn function(name: &str, args: &[E]) -> Option<BigRational> {
             let m = values.get(1)?;
             (!m.is_zero()).then(|| x - m * (x / m).floor())
         }
-        "gcd" => values
-            .iter()
-            .map(int)
-            .collect::<Option<Vec<_>>>()?
-            .into_iter()
-            .reduce(|a, b| a.gcd(&b))
-            .map(BigRational::from),
-        "lcm" => values
-            .iter()
-            .map(int)
-            .collect::<Option<Vec<_>>>()?
-            .into_iter()
-            .try_fold(BigInt::one(), |a, b| Some(a.lcm(&b)).filter(|l| l.bits() < MAX_BITS))
-            .map(BigRational::from),
+        "gcd" | "lcm" => {
+            let mut whole = values.iter().map(int).collect::<Option<Vec<_>>>()?.into_iter();
+            let found = match name {
+                "gcd" => whole.reduce(|a, b| a.gcd(&b)),
+                _ => whole.try_fold(BigInt::one(), |a, b| Some(a.lcm(&b)).filter(|l| l.bits() < MAX_BITS)),
+            };
+            found.map(BigRational::from)
+        }
         "max" => values.iter().max().cloned(),
         "min" => values.iter().min().cloned(),
         _ => None,

@@ -183,6 +183,20 @@ pub fn neg(e: &E) -> E {
     }
 }
 
+/// An expression with its symbols replaced, if `value` has an expression for them, in sums, products, powers, percentages and functions.
+pub(crate) fn substitute(e: &E, value: &impl Fn(&str) -> Option<E>) -> E {
+    let all = |items: &[E]| items.iter().map(|item| substitute(item, value)).collect();
+    Rc::new(match &**e {
+        Expr::Sym(name) => return value(name).unwrap_or_else(|| e.clone()),
+        Expr::Percent(a) => Expr::Percent(substitute(a, value)),
+        Expr::Add(items) => Expr::Add(all(items)),
+        Expr::Mul(items) => Expr::Mul(all(items)),
+        Expr::Pow(base, power) => Expr::Pow(substitute(base, value), substitute(power, value)),
+        Expr::Func(name, args) => Expr::Func(name.clone(), all(args)),
+        _ => return e.clone(),
+    })
+}
+
 /// A sum, flat.
 pub fn add(a: E, b: E) -> E {
     let mut v = flat(a, |e| matches!(e, Expr::Add(_)));

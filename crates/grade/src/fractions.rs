@@ -67,8 +67,7 @@ fn fraction(text: &str) -> Option<(u64, u64, usize)> {
         // A mixed number's fraction is below one (`1 1/2`); `12 5/3` are two numbers.
         slashed(&after[gap..]).filter(|(above, below, _)| 0 < *above && above < below)?
     } else if gap == 0 && after.starts_with('⁄') {
-        let (above, below, n) = slashed(text)?;
-        return Some((above, below, n));
+        return slashed(text);
     } else {
         return None;
     };

@@ -131,16 +131,8 @@ const NAMES: [&str; 44] = [
     "arcos",
     "artan",
 ];
-const ENVIRONMENTS: [(&str, T); 8] = [
-    ("\\begin{matrix}", T::Begin),
-    ("\\begin{pmatrix}", T::Begin),
-    ("\\begin{bmatrix}", T::Begin),
-    ("\\begin{vmatrix}", T::Begin),
-    ("\\end{matrix}", T::End),
-    ("\\end{pmatrix}", T::End),
-    ("\\end{bmatrix}", T::End),
-    ("\\end{vmatrix}", T::End),
-];
+/// Ends of `\begin{…}` and `\end{…}`.
+const MATRICES: [&str; 4] = ["matrix}", "pmatrix}", "bmatrix}", "vmatrix}"];
 const LONGEST_COMMAND: usize = 18;
 
 /// The tokens of `s`, or `None` at the first character that starts none, or past `limit` tokens.
@@ -226,7 +218,8 @@ fn token(r: &str) -> Option<(Option<T>, usize)> {
     }
 }
 
-fn digits(r: &str) -> usize {
+/// Digits at the beginning of a text.
+pub(crate) fn digits(r: &str) -> usize {
     r.bytes().take_while(u8::is_ascii_digit).count()
 }
 
@@ -275,16 +268,12 @@ fn word(r: &str, c: char) -> (Option<T>, usize) {
     if name > 0 {
         return (Some(T::Name), name);
     }
-    (
-        Some(if c == 'e' {
-            T::ExpE
-        } else if c == 'E' {
-            T::BigE
-        } else {
-            T::Letter
-        }),
-        1,
-    )
+    let kind = match c {
+        'e' => T::ExpE,
+        'E' => T::BigE,
+        _ => T::Letter,
+    };
+    (Some(kind), 1)
 }
 
 fn command(r: &str) -> Option<(Option<T>, usize)> {
@@ -304,8 +293,11 @@ fn command(r: &str) -> Option<(Option<T>, usize)> {
         c if !c.is_ascii_alphabetic() => return None,
         _ => {}
     }
-    if let Some((text, t)) = ENVIRONMENTS.iter().find(|(text, _)| r.starts_with(text)) {
-        return fixed(Some(*t), text.len());
+    for (start, t) in [("\\begin{", T::Begin), ("\\end{", T::End)] {
+        let name = r.strip_prefix(start).and_then(|rest| MATRICES.iter().find(|name| rest.starts_with(**name)));
+        if let Some(name) = name {
+            return fixed(Some(t), start.len() + name.len());
+        }
     }
     if let Some(rest) = r.strip_prefix("\\begin{array}{") {
         let n = rest.bytes().take_while(|b| matches!(b, b'c' | b'l' | b'r')).count();
@@ -329,49 +321,13 @@ fn command(r: &str) -> Option<(Option<T>, usize)> {
 
 /// `\text{…}` and its kin: one token up to the first closing brace.
 fn accent(r: &str, name: &str, n: usize) -> Option<(Option<T>, usize)> {
-    let known = matches!(
-        name,
-        "acute"
-            | "bar"
-            | "overline"
-            | "breve"
-            | "check"
-            | "widecheck"
-            | "dot"
-            | "ddot"
-            | "grave"
-            | "hat"
-            | "tilde"
-            | "widetilde"
-            | "vec"
-            | "overrightarrow"
-            | "bm"
-            | "boldsymbol"
-            | "text"
-            | "textit"
-            | "textbf"
-            | "textnormal"
-            | "mathbb"
-            | "mathbin"
-            | "mathbf"
-            | "mathcal"
-            | "mathclap"
-            | "mathfrak"
-            | "mathinner"
-            | "mathit"
-            | "mathnormal"
-            | "mathop"
-            | "mathord"
-            | "mathrel"
-            | "mathring"
-            | "mathrm"
-            | "mathscr"
-            | "mathsf"
-            | "mathtt"
-            | "mbox"
-    );
-    if !known {
-        return None;
+    match name {
+        "acute" | "bar" | "overline" | "breve" | "check" | "widecheck" | "dot" | "ddot" | "grave" | "hat" | "tilde"
+        | "widetilde" | "vec" | "overrightarrow" | "bm" | "boldsymbol" | "text" | "textit" | "textbf"
+        | "textnormal" | "mathbb" | "mathbin" | "mathbf" | "mathcal" | "mathclap" | "mathfrak" | "mathinner"
+        | "mathit" | "mathnormal" | "mathop" | "mathord" | "mathrel" | "mathring" | "mathrm" | "mathscr" | "mathsf"
+        | "mathtt" | "mbox" => {}
+        _ => return None,
     }
     if name == "mathbb" {
         let set = r[n..].strip_prefix('{')?;

@@ -90,14 +90,7 @@ pub enum Rule {
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = format!("{self:?}");
-        for (i, c) in name.chars().enumerate() {
-            if c.is_uppercase() && i > 0 {
-                f.write_str("_")?;
-            }
-            write!(f, "{}", c.to_ascii_lowercase())?;
-        }
-        Ok(())
+        self.serialize(f)
     }
 }
 

@@ -50,7 +50,6 @@ pub(super) fn grade(gold: &str, response: &str, strict: bool) -> GraderVerdict {
     }
 }
 
-/// Whether two answers are equal.
 fn compared(gold: &Answer, pred: &Answer, strict: bool) -> GraderVerdict {
     let verdict = |equal, rule| GraderVerdict { equal, rule };
     let mut decided = verdict(false, Rule::NoAnswer);

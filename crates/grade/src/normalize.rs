@@ -5,6 +5,7 @@
 use super::boxed::{Boxes, boxed};
 use super::plain::CURRENCY;
 use super::repair::{operators, slash};
+use super::scan::spaces;
 use super::units::{apart, strip_units};
 
 /// The formula in the parser's LaTeX. Its unit or currency is dropped, or in strict mode returned.
@@ -130,10 +131,6 @@ fn is_primed(formula: &str) -> bool {
     (word == 1 || command) && !text
 }
 
-fn spaces(s: &str) -> usize {
-    s.len() - s.trim_start().len()
-}
-
 fn empty_text(s: &str) -> Option<usize> {
     let open = 5 + spaces(s.strip_prefix("\\text")?);
     let body = s[open..].strip_prefix('{')?;
@@ -168,20 +165,12 @@ fn replace(t: &str) -> String {
 }
 
 fn slash_command(r: &str, before: Option<char>) -> Option<(usize, &'static str)> {
-    for style in ["\\mathrm", "\\mathit", "\\mathbf"] {
-        if r.starts_with(style) {
-            return Some((7, "\\text"));
-        }
+    let styles = ["\\mathrm", "\\mathit", "\\mathbf", "\\textnormal", "\\textbf", "\\textit", "\\textrm"];
+    if let Some(style) = styles.iter().find(|style| r.starts_with(**style)) {
+        return Some((style.len(), "\\text"));
     }
-    for (style, n) in [("\\textnormal", 11), ("\\textbf", 7), ("\\textit", 7), ("\\textrm", 7)] {
-        if r.starts_with(style) {
-            return Some((n, "\\text"));
-        }
-    }
-    for frac in ["\\dfrac", "\\tfrac", "\\cfrac"] {
-        if r.starts_with(frac) {
-            return Some((6, "\\frac"));
-        }
+    if ["\\dfrac", "\\tfrac", "\\cfrac"].iter().any(|frac| r.starts_with(frac)) {
+        return Some((6, "\\frac"));
     }
     if let Some(body) = r.strip_prefix("\\text{") {
         let pad = spaces(body);
@@ -250,7 +239,7 @@ fn plain_word(r: &str, before: Option<char>) -> Option<(usize, &'static str)> {
         return Some((7, " "));
     }
     let edge = |c: Option<char>| !c.is_some_and(|c| c.is_alphanumeric() || c == '_');
-    let start_ok = if pad == 0 { edge(before) } else { true };
+    let start_ok = pad > 0 || edge(before);
     for word in ["percentage", "percent", "pct"] {
         if start_ok && s.starts_with(word) && edge(s[word.len()..].chars().next()) {
             return Some((pad + word.len(), "\\%"));

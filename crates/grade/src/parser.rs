@@ -169,10 +169,6 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn flat(&mut self, i: usize) -> Option<(Vec<E>, usize)> {
-        self.groups(i, true).map(|(g, j)| (g.into_iter().flatten().collect(), j))
-    }
-
     fn element(&mut self, i: usize) -> Option<(Vec<E>, usize)> {
         if let Some(Some(known)) = self.elements.get(i) {
             return known.clone();
@@ -261,7 +257,8 @@ impl<'a> Parser<'a> {
         if !matches!(open, '(' | '[' | 'v' | '{' | 's') {
             return None;
         }
-        let (mut items, j) = self.flat(i + 1)?;
+        let (groups, j) = self.groups(i + 1, true)?;
+        let mut items: Vec<E> = groups.into_iter().flatten().collect();
         let end = self.expect(j, T::Close(open))?;
         let e = match open {
             '{' | 's' => set(items),

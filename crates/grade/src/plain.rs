@@ -4,6 +4,7 @@
 
 use super::exact::decimal;
 use super::expr::{E, Expr, add, mul, neg};
+use super::lexer::digits;
 use super::scan::{Candidate, CandidateKind, within_line};
 use std::ops::Range;
 use std::rc::Rc;
@@ -75,10 +76,6 @@ fn starts(t: &str, i: usize) -> impl Iterator<Item = usize> + '_ {
     here.into_iter().chain(next).map(move |k| if t[k..].starts_with("**") { k + 2 } else { k })
 }
 
-fn digits(s: &str) -> usize {
-    s.bytes().take_while(u8::is_ascii_digit).count()
-}
-
 fn number(t: &str, i: usize, shorter: bool) -> Option<Candidate> {
     for start in starts(t, i) {
         let mut k = start;
@@ -141,17 +138,18 @@ fn number_at(t: &str, k: usize, shorter: bool) -> Option<Candidate> {
     };
     let after = &s[n..];
     let gap = after.len() - after.trim_start().len();
-    let word = ["%", "Percentage", "percentage", "Percent", "percent", "Pct", "pct"]
-        .iter()
-        .find(|w| after[gap..].starts_with(**w));
-    let percent = word.is_some();
-    // "percentage" ends the match at "percent", the alternative tried first.
-    let extra = word.map_or(0, |w| gap + if w.len() > 7 { 7 } else { w.len() });
+    let percent = percent(&after[gap..]);
     Some(Candidate {
         start: k,
-        end: k + n + extra,
-        kind: CandidateKind::Plain(Plain::Number { digits: clean, percent, at: k }),
+        end: k + n + percent.map_or(0, |length| gap + length),
+        kind: CandidateKind::Plain(Plain::Number { digits: clean, percent: percent.is_some(), at: k }),
     })
+}
+
+/// Length of the percent sign or word at the beginning of a text; of "percentage" only "percent" counts, as in math-verify.
+pub(crate) fn percent(text: &str) -> Option<usize> {
+    let signs = ["%", "Percent", "percent", "Pct", "pct"];
+    signs.into_iter().find(|sign| text.starts_with(sign)).map(str::len)
 }
 
 /// The exponent that programs write after a number (`e-06`) and its length.

@@ -5,7 +5,6 @@ use num_bigint::BigInt;
 use num_integer::Integer;
 use num_rational::BigRational;
 use num_traits::{One, Signed, ToPrimitive, Zero};
-use std::cmp::Ordering;
 use std::sync::OnceLock;
 
 /// Precision of the constants in bits; `P` is smaller.
@@ -143,10 +142,6 @@ impl<const P: u64> Big<P> {
             plus = !plus;
         }
         sum
-    }
-
-    fn cmp(&self, o: &Self) -> Ordering {
-        self.sub(o).sign().cmp(&0)
     }
 }
 
@@ -287,13 +282,7 @@ impl<const P: u64> Real for Big<P> {
         Self::new(m.clone(), -MAX_P)
     }
     fn sign(&self) -> i32 {
-        if self.m.is_zero() {
-            0
-        } else if self.m.is_negative() {
-            -1
-        } else {
-            1
-        }
+        i32::from(self.m.is_positive()) - i32::from(self.m.is_negative())
     }
     fn floor(&self) -> Self {
         if self.e >= 0 {
@@ -303,12 +292,6 @@ impl<const P: u64> Real for Big<P> {
     }
     fn log2(&self) -> f64 {
         if self.m.is_zero() { -1e9 } else { self.m.bits() as f64 + self.e as f64 }
-    }
-}
-
-impl<const P: u64> PartialEq for Big<P> {
-    fn eq(&self, o: &Self) -> bool {
-        self.cmp(o) == Ordering::Equal
     }
 }
 

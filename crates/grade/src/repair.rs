@@ -2,7 +2,6 @@
 
 use super::boxed::closing;
 
-/// Repairs powers, roots, logarithms and fractions that lack their braces.
 pub(crate) fn operators(mut t: String) -> String {
     if t.contains('^') {
         t = wrap_parens(&t, "^", "^");
@@ -11,13 +10,13 @@ pub(crate) fn operators(mut t: String) -> String {
         t = wrap_parens(&t, "sqrt", "\\sqrt");
     }
     if t.contains("\\log_") {
-        t = split_digits(&t, "\\log_", "\\log_");
+        t = split_digits(&t, "\\log_");
     }
     if t.contains(" sqrt") {
         t = t.replace(" sqrt", "\\sqrt");
     }
     if t.contains("\\frac") {
-        t = split_digits(&t, "\\frac", "\\frac");
+        t = split_digits(&t, "\\frac");
         t = fractions(&t);
     }
     if t.contains("\\sqrt") {
@@ -51,7 +50,7 @@ fn wrap_parens(t: &str, name: &str, new: &str) -> String {
 }
 
 /// `\frac 12` → `\frac{1}{2}`: one digit, then the digits after it.
-fn split_digits(t: &str, name: &str, new: &str) -> String {
+fn split_digits(t: &str, name: &str) -> String {
     let mut out = String::with_capacity(t.len());
     let mut rest = t;
     while let Some(i) = rest.find(name) {
@@ -64,7 +63,7 @@ fn split_digits(t: &str, name: &str, new: &str) -> String {
         let n = two.map_or(0, |k| after[k..].bytes().take_while(u8::is_ascii_digit).count());
         match (two, n) {
             (Some(k), n) if n > 0 => {
-                out.push_str(&format!("{new}{{{}}}{{{}}}", &after[a..=a], &after[k..k + n]));
+                out.push_str(&format!("{name}{{{}}}{{{}}}", &after[a..=a], &after[k..k + n]));
                 rest = &after[k + n..];
             }
             _ => {

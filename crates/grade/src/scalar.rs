@@ -3,14 +3,14 @@
 
 use super::Rule;
 use super::exact::rational;
-use super::expr::{E, Expr};
+use super::expr::{E, Expr, substitute};
+use super::matrix::size;
 use super::modular;
 use super::numeric::{NumericEvaluator, endless, reach, sample};
 use super::real::{Big, Real};
 use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::Zero;
-use std::rc::Rc;
 
 /// Decimal places compared if one side is a decimal number.
 const PLACES: u32 = 6;
@@ -89,7 +89,7 @@ impl Scalars {
         let mut counted = vec![];
         letters_of_counts(a, &mut counted);
         letters_of_counts(b, &mut counted);
-        if counted.is_empty() || size(a) + size(b) > LARGEST {
+        if counted.is_empty() || size(a, LARGEST) + size(b, LARGEST) > LARGEST {
             return None;
         }
         let mut agreed = 0;
@@ -104,7 +104,7 @@ impl Scalars {
                 }
                 BigRational::from(BigInt::from(value.numer().magnitude() % 29u32 + 1u32))
             };
-            let at = |e: &E| substituted(e, &value);
+            let at = |e: &E| substitute(e, &|name: &str| Some(Expr::rat(value(name))));
             let (a, b) = (at(a), at(b));
             if let (Some(p), Some(q)) = (rational(&a), rational(&b)) {
                 if p != q {
@@ -200,25 +200,6 @@ fn letters_of_counts<'a>(e: &'a Expr, out: &mut Vec<&'a str>) {
     match e {
         Expr::Func(name, _) if matches!(name.as_str(), "factorial" | "binom") => e.symbols(out),
         _ => e.children().into_iter().for_each(|child| letters_of_counts(child, out)),
-    }
-}
-
-/// All subexpressions of an expression, itself included.
-fn size(e: &Expr) -> usize {
-    1 + e.children().into_iter().map(|child| size(child)).sum::<usize>()
-}
-
-/// An expression with its letters replaced by numbers.
-fn substituted(e: &E, value: &impl Fn(&str) -> BigRational) -> E {
-    let all = |items: &[E]| items.iter().map(|item| substituted(item, value)).collect();
-    match &**e {
-        Expr::Sym(name) => Expr::rat(value(name)),
-        Expr::Percent(a) => Rc::new(Expr::Percent(substituted(a, value))),
-        Expr::Add(items) => Rc::new(Expr::Add(all(items))),
-        Expr::Mul(items) => Rc::new(Expr::Mul(all(items))),
-        Expr::Pow(base, power) => Rc::new(Expr::Pow(substituted(base, value), substituted(power, value))),
-        Expr::Func(name, args) => Rc::new(Expr::Func(name.clone(), all(args))),
-        _ => e.clone(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Finds where a text states its answer: boxed LaTeX, "the final answer is", "answer:", the last formula, the last
 //! number. Knows places only, in math-verify's order of preference (`parser.py`); what they mean is decided later.
 
+use super::lexer::digits;
 use super::plain::{self, Plain};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -63,7 +64,10 @@ impl<'a> Scanner<'a> {
             }
             2 => self.after_answer(true, &mut found),
             3 => self.after_answer(false, &mut found),
-            _ => self.anywhere(&mut found),
+            _ => {
+                self.each_formula(false, &mut found);
+                plain::each(self.text, &mut found);
+            }
         }
         found.sort_by(|a, b| b.end.cmp(&a.end).then(a.start.cmp(&b.start)));
         found
@@ -96,10 +100,7 @@ impl<'a> Scanner<'a> {
         let (content, end) = self.delimited(at, boxed)?;
         let after = end + spaces(&self.text[end..]);
         let rest = &self.text[after..];
-        let percent = ["\\%", "%", "Percentage", "percentage", "Percent", "percent", "Pct", "pct"]
-            .iter()
-            .find(|p| rest.starts_with(**p))
-            .map(|p| if p.to_ascii_lowercase().starts_with("percent") { 7 } else { p.len() });
+        let percent = if rest.starts_with("\\%") { Some(2) } else { plain::percent(rest) };
         let f = Formula { content, percent: percent.is_some(), bare_box: false };
         Some((f, after + percent.unwrap_or(0)))
     }
@@ -283,14 +284,10 @@ impl<'a> Scanner<'a> {
             }
         }
     }
-
-    fn anywhere(&self, out: &mut Vec<Candidate>) {
-        self.each_formula(false, out);
-        plain::each(self.text, out);
-    }
 }
 
-fn spaces(s: &str) -> usize {
+/// Bytes of the whitespace at the beginning of a text.
+pub(crate) fn spaces(s: &str) -> usize {
     s.len() - s.trim_start().len()
 }
 
@@ -309,7 +306,6 @@ fn has_box(s: &str) -> bool {
 fn bare_fraction(s: &str) -> Option<usize> {
     let number = |s: &str| -> Option<usize> {
         let sign = usize::from(s.starts_with('-'));
-        let digits = |s: &str| s.bytes().take_while(u8::is_ascii_digit).count();
         let int = digits(&s[sign..]);
         let mut n = sign + int;
         if s[n..].starts_with(['.', ',']) {

@@ -1,6 +1,6 @@
 //! Sums and products over an index, written out where their bounds are small integers.
 
-use super::expr::{E, Expr};
+use super::expr::{E, Expr, substitute};
 use super::lexer::T;
 use super::matrix::{MAX_SIZE, size};
 use super::parser::{Parse, Parser};
@@ -24,7 +24,8 @@ impl Parser<'_> {
         if b.checked_sub(a)? > MAX_SUM || size(&body, MAX_SIZE).saturating_mul((b - a).max(0) as usize) > MAX_SIZE {
             return None;
         }
-        let terms: Vec<E> = (a..=b).map(|k| substitute(&body, name, &Expr::int(k))).collect();
+        let at = |k: i64| substitute(&body, &|symbol: &str| (symbol == name).then(|| Expr::int(k)));
+        let terms: Vec<E> = (a..=b).map(at).collect();
         let e = match (sum, terms.is_empty()) {
             (_, true) => Expr::int(i64::from(!sum)),
             (true, _) => Rc::new(Expr::Add(terms)),
@@ -32,16 +33,4 @@ impl Parser<'_> {
         };
         Some((e, end))
     }
-}
-
-fn substitute(e: &E, name: &str, by: &E) -> E {
-    let all = |v: &[E]| v.iter().map(|a| substitute(a, name, by)).collect::<Vec<_>>();
-    Rc::new(match &**e {
-        Expr::Sym(s) if s == name => return by.clone(),
-        Expr::Add(v) => Expr::Add(all(v)),
-        Expr::Mul(v) => Expr::Mul(all(v)),
-        Expr::Func(f, v) => Expr::Func(f.clone(), all(v)),
-        Expr::Pow(a, b) => Expr::Pow(substitute(a, name, by), substitute(b, name, by)),
-        _ => return e.clone(),
-    })
 }

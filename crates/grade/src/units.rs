@@ -388,9 +388,9 @@ fn before_text(t: &str) -> Option<&str> {
         if end == 0 || b[end - 1] != b'}' {
             continue;
         }
-        let found = [t.find("\\text{").map(|i| (i, 6)), t.find("\\mbox{").map(|i| (i, 6))].into_iter().flatten().min();
-        if let Some((i, n)) = found
-            && i + n < end
+        let found = ["\\text{", "\\mbox{"].iter().filter_map(|style| t.find(style)).min();
+        if let Some(i) = found
+            && i + 6 < end
         {
             return Some(&t[..i]);
         }

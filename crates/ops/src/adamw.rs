@@ -47,7 +47,6 @@ pub fn adamw<const R: usize>(
     composed_adamw(weight, grad, moments, step)
 }
 
-/// An AdamW step in Burn's operations.
 pub fn composed_adamw<const R: usize>(
     weight: Tensor<R>,
     grad: Tensor<R>,

@@ -40,18 +40,12 @@ pub fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>)
         && fused::is_forward_fused(&q)
         && mask.dims()[0] * mask.dims()[2] * mask.dims()[3] * q.dims()[2] * q.dtype().size() > WHOLE
     {
-        return attend_in_parts(q, k, v, mask.clone(), HELD);
+        return fused::attend_in_parts(q, k, v, mask.clone(), HELD);
     }
     let pattern = grouped_pattern(grouped_scores(q, k), mask);
     grouped_values(pattern, v)
 }
 
-/// [`attend`] in chunks of positions whose scores need at most `held` bytes, at least one position each.
-pub fn attend_in_parts(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Tensor<4>, held: usize) -> Tensor<4> {
-    fused::attend_in_parts(q, k, v, mask, held)
-}
-
-/// Attention in Burn's operations.
 pub fn composed_attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
     grouped_values(composed_pattern(grouped_scores(q, k), mask), v)
 }
@@ -82,7 +76,6 @@ pub fn grouped_pattern(scores: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> 
     composed_pattern(scores, mask)
 }
 
-/// The pattern in Burn's operations.
 pub fn composed_pattern(scores: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
     softmax(masked(scores, mask), 3)
 }
@@ -95,9 +88,15 @@ pub fn grouped_values(pattern: Tensor<4>, v: Tensor<4>) -> Tensor<4> {
     z.reshape([b, h, l, dh]).swap_dims(1, 2)
 }
 
+/// [`MASKED`] in a float type: finite, and small enough in f16 (which ends at 65,504) that a score can be added.
+pub fn mask_value(dtype: DType) -> f32 {
+    if dtype == DType::F16 { -32_768.0 } else { MASKED }
+}
+
 /// Additive mask `[B, 1, L, T]` from `visible[b][l][t]` flattened in that order.
 pub fn additive_mask(visible: &[bool], [b, l, t]: [usize; 3], dtype: DType, device: &Device) -> Tensor<4> {
-    let bias: Vec<f32> = visible.iter().map(|&seen| if seen { 0.0 } else { MASKED }).collect();
+    let masked = mask_value(dtype);
+    let bias: Vec<f32> = visible.iter().map(|&seen| if seen { 0.0 } else { masked }).collect();
     Tensor::from_data(TensorData::new(bias, [b, 1, l, t]).convert_dtype(dtype), (device, dtype))
 }
 
@@ -109,9 +108,30 @@ pub fn causal_mask(held: &[bool], [b, l, t]: [usize; 3], dtype: DType, device: &
     };
     let later =
         count(0..t, [1, 1, 1, t]).expand([1, 1, l, t]).greater(count(t - l..t, [1, 1, l, 1]).expand([1, 1, l, t]));
+    let masked = mask_value(dtype);
     if held.iter().all(|&held| held) {
-        return Tensor::zeros([1, 1, l, t], (device, dtype)).mask_fill(later, MASKED).expand([b, 1, l, t]);
+        return Tensor::zeros([1, 1, l, t], (device, dtype)).mask_fill(later, masked).expand([b, 1, l, t]);
     }
     let holes = additive_mask(held, [b, 1, t], dtype, device);
-    holes.expand([b, 1, l, t]).mask_fill(later.expand([b, 1, l, t]), MASKED)
+    holes.expand([b, 1, l, t]).mask_fill(later.expand([b, 1, l, t]), masked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_masked_score_is_finite_in_every_float_type() {
+        let device = Device::flex();
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            // The first slot is a hole: the first query sees nothing.
+            let shown = additive_mask(&[false, false, false, true], [1, 2, 2], dtype, &device);
+            let held = causal_mask(&[false, true], [1, 2, 2], dtype, &device);
+            for mask in [shown, held] {
+                let scores = mask.try_into_vec_as::<f32>().expect("values");
+                assert!(scores.iter().all(|x| x.is_finite()), "{dtype:?}: {scores:?}");
+                assert_eq!(scores.iter().map(|x| *x < -1e4).collect::<Vec<_>>(), [true, true, true, false]);
+            }
+        }
+    }
 }

@@ -44,9 +44,11 @@ pub fn ensure_memory(what: impl FnOnce() -> String, bytes: u64) -> Result<(), To
         return Ok(());
     }
     match free_memory() {
-        Some(free) if bytes > free / 4 * 3 => {
-            Err(TooLarge { what: what(), bytes, bound: format!("{free} are free, of which three quarters are used") })
-        }
+        Some(free) if bytes > free / 4 * 3 => Err(TooLarge {
+            what: what(),
+            bytes,
+            bound: format!("{free} are free, of which three quarters may be used"),
+        }),
         _ => Ok(()),
     }
 }
@@ -90,16 +92,20 @@ pub fn free_memory() -> Option<u64> {
     };
     let group = || {
         let groups = read("/proc/self/cgroup")?;
-        let left = |folder: &str, limit: &str, used: &str| {
+        let left = |folder: &str, limit: &str, used: &str, cached: &str| {
             let number = |name: &str| read(&format!("{folder}/{name}"))?.trim().parse::<u64>().ok();
-            Some(number(limit)?.saturating_sub(number(used)?))
+            let statistics = read(&format!("{folder}/memory.stat")).unwrap_or_default();
+            // The kernel frees cached pages of files before it refuses an allocation.
+            let cached = statistics.lines().find_map(|line| line.strip_prefix(cached)?.trim().parse::<u64>().ok());
+            Some(number(limit)?.saturating_sub(number(used)?.saturating_sub(cached.unwrap_or(0))))
         };
         let each = groups.lines().filter_map(|line| {
             let mut parts = line.splitn(3, ':').skip(1);
             match (parts.next()?, parts.next()?) {
-                ("", path) => left(&format!("/sys/fs/cgroup{path}"), "memory.max", "memory.current"),
+                ("", path) => left(&format!("/sys/fs/cgroup{path}"), "memory.max", "memory.current", "inactive_file "),
                 ("memory", path) => ["", path].into_iter().find_map(|path| {
-                    left(&format!("/sys/fs/cgroup/memory{path}"), "memory.limit_in_bytes", "memory.usage_in_bytes")
+                    let folder = format!("/sys/fs/cgroup/memory{path}");
+                    left(&folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ")
                 }),
                 _ => None,
             }

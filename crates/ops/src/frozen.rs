@@ -79,7 +79,6 @@ impl FrozenMatrix {
         })
     }
 
-    /// Its first rows only.
     #[must_use]
     pub fn cut(self, rows: usize) -> Self {
         match self {
@@ -89,7 +88,6 @@ impl FrozenMatrix {
         }
     }
 
-    /// Appends rows of floats.
     pub fn with_rows(self, more: &[f32]) -> Result<Self> {
         match self {
             Self::Host(stored) => Ok(Self::Host(Arc::new(Arc::unwrap_or_clone(stored).with_rows(more)?))),

@@ -13,7 +13,6 @@ mod cube;
 mod fits;
 mod frozen;
 mod fused;
-mod heads;
 mod linear;
 mod loss;
 mod norm;
@@ -27,26 +26,20 @@ pub mod wide;
 use std::ops::Range;
 
 pub use adamw::{AdamW, adamw, sum_of_squares};
-pub use attention::{additive_mask, attend, attend_in_parts, causal_mask, grouped_pattern, masked};
-pub use attention::{grouped_scores, grouped_values};
+pub use attention::{additive_mask, attend, causal_mask, grouped_pattern, grouped_scores, grouped_values};
+pub use attention::{mask_value, masked};
 pub use cpu::{Cpu, VARIABLE as CPU_VARIABLE};
 pub use fits::{TooLarge, ensure_attention_fits, ensure_fits, ensure_memory, free_memory};
 pub use frozen::FrozenMatrix;
-pub use fused::{is_cpu, is_fused, of_copies};
-pub use heads::{Heads, add_rms_norm, append_heads, first_of};
-pub use linear::{adapted, linear, linear_stored, linear_transposed};
-pub use linear::{
-    is_shared, is_stored_shared, linear_stored_back, linear_stored_three, linear_stored_two, linear_three, linear_two,
-};
-pub use loss::{Targets, entropy, head_loss, loss_of_logits, token_log_probs};
-pub use loss::{head_loss_stored, loss_in_parts};
-pub use norm::rms_norm;
-pub use norm::rms_scale;
-pub use product::matmul;
-pub use product::{has_tf32, round_to_tf32, rounds_to_tf32};
+pub use fused::{Heads, add_rms_norm, append_heads, attend_in_parts, first_of, has_tf32, head_loss_stored};
+pub use fused::{is_cpu, is_fused, linear_stored, linear_stored_back, of_copies};
+pub use linear::{adapted, is_shared, is_stored_shared, linear, linear_transposed};
+pub use linear::{linear_stored_each, linear_three, linear_two};
+pub use loss::{Targets, entropy, head_loss, loss_in_parts, loss_of_logits, token_log_probs};
+pub use norm::{rms_norm, rms_scale};
+pub use product::{matmul, round_to_tf32, rounds_to_tf32};
 pub use rope::{RotaryAngles, rotate};
 pub use scalars::scalars;
-pub use swiglu::gelu;
 pub use swiglu::{geglu, swiglu};
 
 /// Minus infinity in a mask. Finite, so that a row without visible keys has a defined softmax.

@@ -53,11 +53,6 @@ fn of_all_rows(x: Tensor<3>, weight: Tensor<3>) -> Tensor<3> {
     matmul(x.reshape([1, b * l, k]), weight).reshape([b, l, n])
 }
 
-/// `x Wᵀ` with W `[N, K]` in its file format: x `[B, L, K]` in f32 → `[B, L, N]`. Only x has a gradient.
-pub fn linear_stored(x: Tensor<3>, weight: &FrozenMatrix) -> Tensor<3> {
-    fused::linear_stored(x, weight.clone())
-}
-
 /// [`linear`] of one input with two weights.
 pub fn linear_two(x: Tensor<3>, weights: [Tensor<2>; 2]) -> [Tensor<3>; 2] {
     match is_inference(&x, &weights) {
@@ -79,25 +74,12 @@ fn is_inference(x: &Tensor<3>, weights: &[Tensor<2>]) -> bool {
     fused::is_few_on_gpu(x, weights) || fused::is_cpu_fused(x) && !x.is_autodiff() && weights.iter().all(usable)
 }
 
-/// [`linear_stored`] of one input with two weights.
-pub fn linear_stored_two(x: Tensor<3>, weights: [&FrozenMatrix; 2]) -> [Tensor<3>; 2] {
+/// [`super::linear_stored`] of one input with several weights.
+pub fn linear_stored_each<const P: usize>(x: Tensor<3>, weights: [&FrozenMatrix; P]) -> [Tensor<3>; P] {
     match x.is_autodiff() || !fused::is_cpu_fused(&x) {
-        true => weights.map(|weight| linear_stored(x.clone(), weight)),
-        false => fused::linear_stored_two(x, weights.map(FrozenMatrix::clone)),
+        true => weights.map(|weight| fused::linear_stored(x.clone(), weight)),
+        false => fused::linear_stored_each(x, weights.map(FrozenMatrix::clone)),
     }
-}
-
-/// [`linear_stored`] of one input with three weights.
-pub fn linear_stored_three(x: Tensor<3>, weights: [&FrozenMatrix; 3]) -> [Tensor<3>; 3] {
-    match x.is_autodiff() || !fused::is_cpu_fused(&x) {
-        true => weights.map(|weight| linear_stored(x.clone(), weight)),
-        false => fused::linear_stored_three(x, weights.map(FrozenMatrix::clone)),
-    }
-}
-
-/// `y W`: `[B, L, N]` → `[B, L, K]`, the backward pass of the input.
-pub fn linear_stored_back(y: Tensor<3>, weight: &FrozenMatrix) -> Tensor<3> {
-    fused::linear_stored_back(y, weight.clone())
 }
 
 /// Whether several CPU threads share the product of so few rows with a weight.
@@ -110,12 +92,10 @@ pub fn is_stored_shared(weight: &FrozenMatrix, rows: usize) -> bool {
     !weight.is_on_device() && fused::is_shared(weight.rows() * weight.width(), rows)
 }
 
-/// The product in Burn's operations.
 pub fn composed_linear(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
     composed(x, weight, None)
 }
 
-/// The product with a transposed table in Burn's operations.
 pub fn composed_linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
     composed(x, table.transpose(), None)
 }

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use burn::tensor::{Bool, DType, FloatDType, Int, Tensor, TensorData};
 
-use super::frozen::FrozenMatrix;
 use super::{MASKED, fused, like_parts, matmul, wide};
 
 /// Log-probability of each target: logits `[B, L, V]`, targets `[B, L]` → `[B, L]` (nats).
@@ -49,16 +48,6 @@ pub fn head_loss(hidden: Tensor<2>, head: Tensor<2>, targets: Targets) -> (Tenso
         return fused::head_loss(hidden, head, targets);
     }
     loss_of_logits(matmul(hidden, head), targets)
-}
-
-/// Losses with a head whose first rows are in their file format and whose last are floats `[n, D]`, in f32.
-pub fn head_loss_stored(
-    hidden: Tensor<2>,
-    learnt: Tensor<2>,
-    stored: &FrozenMatrix,
-    targets: Targets,
-) -> (Tensor<1>, Tensor<1>) {
-    fused::head_loss_stored(hidden, learnt, stored.clone(), targets)
 }
 
 /// Losses from logits `[N, V]`, in Burn's operations.

@@ -17,7 +17,6 @@ pub fn rms_norm<const R: usize>(x: Tensor<R>, weight: Tensor<1>, eps: f64) -> Te
     composed_rms_norm(x, weight, eps)
 }
 
-/// RMSNorm in Burn's operations.
 pub fn composed_rms_norm<const R: usize>(x: Tensor<R>, weight: Tensor<1>, eps: f64) -> Tensor<R> {
     let scale = rms_scale(x.clone(), eps);
     x / scale * weight.unsqueeze()

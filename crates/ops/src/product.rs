@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 
 use super::fused;
 
@@ -15,11 +15,6 @@ pub fn round_to_tf32() {
 
 pub fn rounds_to_tf32() -> bool {
     TF32.load(Ordering::Relaxed)
-}
-
-/// Whether the device has TF32 products.
-pub fn has_tf32(device: &Device) -> bool {
-    fused::has_tf32(device)
 }
 
 /// `a b` of batches of matrices, `[.., M, K]` and `[.., K, N]` → `[.., M, N]`, whose other axes are equal or 1, in the precision of their

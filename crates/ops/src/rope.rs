@@ -52,7 +52,6 @@ pub fn rotate(x: Tensor<4>, rotation: &RotaryAngles) -> Tensor<4> {
     composed_rotate(x, rotation)
 }
 
-/// The rotation in Burn's operations.
 pub fn composed_rotate(x: Tensor<4>, rotation: &RotaryAngles) -> Tensor<4> {
     let half = x.dims()[3] / 2;
     let x1 = x.clone().narrow(3, 0, half);

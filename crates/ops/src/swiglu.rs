@@ -13,14 +13,8 @@ pub fn swiglu<const R: usize>(gate: Tensor<R>, up: Tensor<R>) -> Tensor<R> {
     composed_swiglu(gate, up)
 }
 
-/// SwiGLU in Burn's operations.
 pub fn composed_swiglu<const R: usize>(gate: Tensor<R>, up: Tensor<R>) -> Tensor<R> {
     silu(gate) * up
-}
-
-/// GELU's approximation by tanh, any shape (GPT-2's `gelu_new`).
-pub fn gelu<const R: usize>(x: Tensor<R>) -> Tensor<R> {
-    gelu_approximate(x)
 }
 
 /// `gelu(gate) * up`, any shape, with GELU's approximation by tanh (Gemma).

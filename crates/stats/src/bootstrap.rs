@@ -16,7 +16,6 @@ use super::{Estimate, Groups, LEVEL};
 pub struct Bootstrap {
     /// Number of resamples. Of five units or fewer all resamples are enumerated instead.
     pub draws: usize,
-    /// Level of the interval.
     pub level: f64,
     /// Seed of all draws.
     pub seed: u64,
@@ -50,7 +49,7 @@ impl Bootstrap {
         let value = statistic(&vec![1; n]);
         ensure!(value.is_finite(), "the statistic is {value} on the data themselves (n = {n} units)");
         let resamples = self.resamples(n);
-        let mut drawn: Vec<f64> = (0..resamples)
+        let drawn: Vec<f64> = (0..resamples)
             .into_par_iter()
             .map_init(
                 || vec![0u32; n],
@@ -67,11 +66,16 @@ impl Bootstrap {
             undefined * 20 <= resamples,
             "the statistic was undefined in {undefined} of {resamples} bootstrap draws of {n} units; too few units carry what it needs"
         );
+        Ok(self.percentiles(value, drawn, n))
+    }
+
+    /// The estimate of a statistic of `n` units from its values in the resamples, of which there is at least one.
+    pub(super) fn percentiles(&self, value: f64, mut drawn: Vec<f64>, n: usize) -> Estimate {
         drawn.sort_by(f64::total_cmp);
         let tail = self.tail(n);
-        // A skewed statistic can be outside its own percentiles; the interval is then extended to it.
         let (low, high) = (quantile(&drawn, tail), quantile(&drawn, 1.0 - tail));
-        Ok(Estimate { value, low: low.min(value), high: high.max(value), n })
+        // A skewed statistic can be outside its own percentiles; the interval is then extended to it.
+        Estimate { value, low: low.min(value), high: high.max(value), n }
     }
 
     /// Refuses settings that give no interval.
@@ -98,7 +102,7 @@ impl Bootstrap {
     }
 
     /// The percentile of the lower end, for `n` units.
-    pub(super) fn tail(&self, n: usize) -> f64 {
+    fn tail(&self, n: usize) -> f64 {
         let half = 0.5 * (1.0 - self.level);
         if !self.expand {
             return half;
@@ -170,7 +174,7 @@ fn differences(before: &[f64], after: &[f64]) -> Result<Vec<f64>> {
 }
 
 /// Linear interpolation between order statistics (numpy's default); `sorted` is not empty.
-pub(super) fn quantile(sorted: &[f64], p: f64) -> f64 {
+fn quantile(sorted: &[f64], p: f64) -> f64 {
     let at = p.clamp(0.0, 1.0) * (sorted.len() - 1) as f64;
     let (below, above) = (at.floor() as usize, at.ceil() as usize);
     sorted[below] + (at - below as f64) * (sorted[above] - sorted[below])

@@ -8,9 +8,6 @@ use crate::{Bootstrap, Estimate, FEWEST, Groups, LEVEL};
 
 /// Mean of values, several per problem allowed: whole problems are resampled. `None` below two problems, where
 /// there is nothing to resample: a number without an interval is not reported.
-///
-/// # Errors
-/// A value that is not finite.
 pub fn mean(seed: u64, values: impl IntoIterator<Item = (usize, f64)>) -> Result<Option<Estimate>> {
     let (problems, values): (Vec<usize>, Vec<f64>) = values.into_iter().unzip();
     if problems.iter().all(|p| Some(p) == problems.first()) {

@@ -4,7 +4,6 @@ use anyhow::{Result, ensure};
 use ndarray::{Array2, ArrayView2, Axis, s};
 use rayon::prelude::*;
 
-use super::bootstrap::quantile;
 use super::{Bootstrap, Estimate};
 
 /// Columns whose draws are in memory at once: 8 MB per thread.
@@ -51,14 +50,11 @@ impl Bootstrap {
         let n = sizes.iter().filter(|size| **size != 0.0).count();
         let value = sum / sizes.sum();
         let ratios = num.index_axis(Axis(1), c).into_iter().zip(den.index_axis(Axis(1), c)).map(|(a, b)| a / b);
-        let mut drawn: Vec<f64> = ratios.filter(|v| v.is_finite()).collect();
+        let drawn: Vec<f64> = ratios.filter(|v| v.is_finite()).collect();
         if n < 2 || !value.is_finite() || (num.nrows() - drawn.len()) * 20 > num.nrows() {
             return None;
         }
-        drawn.sort_by(f64::total_cmp);
-        let tail = self.tail(n);
-        let (low, high) = (quantile(&drawn, tail), quantile(&drawn, 1.0 - tail));
-        Some(Estimate { value, low: low.min(value), high: high.max(value), n })
+        Some(self.percentiles(value, drawn, n))
     }
 }
 

@@ -15,9 +15,7 @@ impl Groups {
     /// Numbers the distinct ids; one id per row.
     pub fn new(ids: &[usize]) -> Result<Self> {
         ensure!(!ids.is_empty(), "no rows: the list of group ids is empty");
-        let mut distinct = ids.to_vec();
-        distinct.sort_unstable();
-        distinct.dedup();
+        let distinct = distinct(ids);
         let mut members = vec![Vec::new(); distinct.len()];
         let of_row: Vec<usize> = ids.iter().map(|id| distinct.partition_point(|d| d < id)).collect();
         for (row, &group) in of_row.iter().enumerate() {
@@ -26,8 +24,15 @@ impl Groups {
         Ok(Self { of_row, members })
     }
 
-    /// Number of groups.
     pub(crate) fn len(&self) -> usize {
         self.members.len()
     }
+}
+
+/// The distinct values, ascending.
+pub(crate) fn distinct(values: &[usize]) -> Vec<usize> {
+    let mut distinct = values.to_vec();
+    distinct.sort_unstable();
+    distinct.dedup();
+    distinct
 }

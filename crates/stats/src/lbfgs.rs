@@ -16,8 +16,7 @@ pub(super) fn minimise(
     tolerance: f64,
     function: impl Fn(&[f64], &mut [f64]) -> f64,
 ) -> (Vec<f64>, f64) {
-    let (mut x, mut gradient) = (start, vec![]);
-    gradient.resize(x.len(), 0.0);
+    let (mut gradient, mut x) = (vec![0.0; start.len()], start);
     let mut value = function(&x, &mut gradient);
     // Steps, changes of the gradient, and one over their product, the latest last.
     let mut past: Vec<(Vec<f64>, Vec<f64>, f64)> = vec![];

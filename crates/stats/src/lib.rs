@@ -46,7 +46,7 @@ mod wilson;
 pub use bootstrap::Bootstrap;
 pub use classify::{Rates, auroc, balanced_accuracy};
 pub use estimate::{Estimate, unsigned_zero};
-pub(crate) use groups::Groups;
+pub(crate) use groups::{Groups, distinct};
 pub use holm::holm;
 pub use logistic::Logistic;
 pub use mcnemar::Flips;

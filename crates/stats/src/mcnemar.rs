@@ -38,7 +38,6 @@ impl Flips {
         Ok(table)
     }
 
-    /// Number of problems.
     pub fn n(&self) -> usize {
         self.both_right + self.lost + self.gained + self.both_wrong
     }

@@ -4,8 +4,8 @@ use anyhow::{Result, bail, ensure};
 use ndarray::{Array1, Array2, ArrayView2, Axis};
 
 /// Per-column mean and standard deviation (population form, as scikit-learn's `StandardScaler`). A column that is constant up to
-/// rounding keeps scale 1. States are computed in f32: beside columns of size 1, a standard deviation below 1e-7 is rounding. At unit
-/// variance a probe would read it, and a training row apart from the others would be 1e8 standard deviations away.
+/// rounding has scale 1. Hidden states are computed in f32: if other columns are of size 1, a standard deviation below 1e-7 is rounding.
+/// At unit variance a probe would read it, and an outlier could be 1e8 standard deviations away.
 #[derive(Clone, Debug)]
 pub struct Standardiser {
     pub mean: Array1<f64>,

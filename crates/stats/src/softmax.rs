@@ -7,6 +7,7 @@
 use anyhow::{Context, Result, ensure};
 use ndarray::{Array1, Array2, ArrayView2, Axis};
 
+use super::distinct;
 use super::lbfgs::{add, dot, minimise};
 use super::scale::all_finite;
 
@@ -31,9 +32,7 @@ impl Softmax {
         ensure!(tolerance > 0.0, "tolerance must be positive, got {tolerance}");
         ensure!(x.nrows() == values.len(), "{} feature rows but {} labels", x.nrows(), values.len());
         ensure!(x.nrows() > 0 && x.ncols() > 0, "features are empty ({} × {})", x.nrows(), x.ncols());
-        let mut classes = values.to_vec();
-        classes.sort_unstable();
-        classes.dedup();
+        let classes = distinct(values);
         ensure!(classes.len() > 1, "single class: all {} labels are {}", values.len(), values[0]);
         all_finite(x)?;
         let (rows, columns, k) = (x.nrows() as f64, x.ncols(), classes.len());

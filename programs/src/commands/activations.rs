@@ -45,9 +45,6 @@ pub struct Activations {
 }
 
 impl Activations {
-    /// # Errors
-    /// Anything wrong with the request before any weight is read; later, values that are not finite and a file that
-    /// cannot be written. No partial file is left.
     pub fn run(&self) -> Result<()> {
         self.machine.compute(|machine| self.run_on(machine))
     }
@@ -99,8 +96,6 @@ pub(super) struct CheckedCache<'a> {
 }
 
 impl CacheRequest {
-    /// # Errors
-    /// Prompts that do not fit the model; a hook that no position reaches; a file that cannot be written.
     pub fn check(&self, model: &Subject) -> Result<CheckedCache<'_>> {
         tensors::check_out(&self.out)?;
         let known = KnownRows::check(model, &self.prompts, &self.hooks)?;
@@ -114,9 +109,6 @@ impl CacheRequest {
 
 impl CheckedCache<'_> {
     /// Runs the rows, and writes the file of the model of this name. Returns the effects of the changes.
-    ///
-    /// # Errors
-    /// Values that are not finite; a file that cannot be written. No partial file is left.
     pub fn run(&self, loaded: &Loaded, name: &str) -> Result<Vec<ChangeReport>> {
         let Self { request: CacheRequest { logits, out, allow_non_finite, .. }, known, wanted } = self;
         let (mut recorded, fired) = known.run(|hooks| loaded.record(&known.rows, &wanted.specs, *logits, hooks))?;

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::{ModelArgs, print};
 use switchyard::latent::reasoning;
@@ -27,21 +28,17 @@ pub struct AdapterArgs {
     #[arg(long, value_name = "R", default_value_t = 16)]
     rank: usize,
     /// Type of the stored values
-    #[arg(long, value_enum, default_value_t = AdapterDtype::Bf16)]
-    dtype: AdapterDtype,
+    #[arg(long, default_value = "bf16", value_parser = PossibleValuesParser::new(["f32", "bf16"]).map(parse_dtype))]
+    dtype: Dtype,
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum AdapterDtype {
-    F32,
-    Bf16,
+fn parse_dtype(name: String) -> Dtype {
+    if name == "f32" { Dtype::F32 } else { Dtype::BF16 }
 }
 
 impl AdapterArgs {
-    /// # Errors
-    /// Models that cannot be read or do not belong together, changes that an adapter cannot represent, an existing folder.
     pub fn run(&self) -> Result<()> {
         ensure!((1..=1024).contains(&self.rank), "--rank must be from 1 to 1024, found {}", self.rank);
         ensure!(!self.out.exists(), "{}: already exists; name a new folder with --out", self.out.display());
@@ -59,11 +56,7 @@ impl AdapterArgs {
         if let Some(reasoning) = opened.reasoning.as_ref().filter(|_| !opened.is_released) {
             files.push((reasoning::FILE.to_owned(), serde_json::to_vec_pretty(reasoning)?));
         }
-        let dtype = match self.dtype {
-            AdapterDtype::F32 => Dtype::F32,
-            AdapterDtype::Bf16 => Dtype::BF16,
-        };
-        save_adapter(&self.out, &adapter, dtype, &files, false)?;
+        save_adapter(&self.out, &adapter, self.dtype, &files, false)?;
         print(&format!(
             "{}\n{} matrices of rank {}, {} token rows, {} whole weights; the rank leaves out {:.2e} of the squared change\n",
             self.out.display(),

@@ -171,8 +171,6 @@ impl Limit {
 }
 
 impl Bench {
-    /// # Errors
-    /// Anything wrong with the request, before any weight is read; failures of the model.
     pub fn run(&self) -> Result<()> {
         ensure!(self.rounds > 0 && self.prompt > 0 && self.new > 0, "--rounds, --prompt and --new must be at least 1");
         ensure!(!self.rows.contains(&0) && self.train != Some(0), "--rows and --train must be at least 1");

@@ -50,9 +50,6 @@ pub struct Calibrate {
 const AT_ONCE: usize = 8;
 
 impl Calibrate {
-    /// # Errors
-    /// A name that `--list` does not have, an experiment that cannot be run, a stop, a disk that cannot be written. Finished
-    /// files of an earlier run stay then.
     pub fn run(&self) -> Result<()> {
         if self.list {
             return print(&list());

@@ -36,8 +36,6 @@ pub(super) struct Card {
 }
 
 impl Card {
-    /// # Errors
-    /// A target that cannot be opened and rows that must not be replaced, before any work; as the experiment's.
     pub fn run(&self) -> Result<()> {
         self.machine.compute(|machine| self.run_on(machine))
     }

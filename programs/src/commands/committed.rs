@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use sha2::{Digest, Sha256};
 
-/// The checkout that the program was built from.
 use switchyard::store::{CHECKOUT, replace_folder, write_atomic};
 
 macro_rules! carried {

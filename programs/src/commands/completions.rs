@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 
 use clap::builder::styling::{Style, Styles};
 use clap::error::ErrorKind;
-use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches, Parser, value_parser};
+use clap::{Arg, ArgMatches, Command, Parser, value_parser};
 use clap_complete::{Shell, generate};
 use console::Term;
 
@@ -16,7 +16,7 @@ use switchyard::progress::say;
 const FLAG: &str = "completions";
 
 /// Parses the command line as `T::parse()` does; an option that only prints something ends the process here.
-pub fn parse<T: Parser + CommandFactory + FromArgMatches>() -> T {
+pub fn parse<T: Parser>() -> T {
     keep_freed_memory();
     let mut command = complete(T::command());
     let matches = matches(&mut command);
@@ -117,6 +117,8 @@ pub(super) fn with_flag(command: Command) -> Command {
 
 #[cfg(test)]
 mod tests {
+    use clap::{CommandFactory, FromArgMatches};
+
     use super::*;
 
     #[derive(Parser)]

@@ -1,8 +1,10 @@
 //! `--device`, `--dtype`, `--threads`, `--list-devices`: the same for every program with a model. Knows clap and [`Machine`].
 
 use anyhow::{Result, ensure};
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, ValueEnum};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command};
 
+use super::setting;
 use switchyard::machine::{self, Compute, Machine};
 use switchyard::ops::Cpu;
 use switchyard::parallel;
@@ -24,40 +26,25 @@ pub struct MachineArgs {
     /// PyTorch does in bf16: three digits instead of seven, and on processors with bf16 products long prompts take about half the time.
     /// `stored-q8`, on the CPU and for decoding alone, rounds the inputs of matrices of integers to 8 bits, as llama.cpp does: two digits. By
     /// default stored on the CPU and f32 on a GPU, for `train` the recipe's optimizer.dtype (f32)
-    #[arg(long, help_heading = HEADING, value_enum)]
-    dtype: Option<DtypeArg>,
+    #[arg(long, help_heading = HEADING, value_parser = dtypes())]
+    dtype: Option<Compute>,
     /// Worker threads; by default one per core. Training results depend on this number, so a run must be resumed with the same
     #[arg(long, help_heading = HEADING, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum DtypeArg {
-    F32,
-    Tf32,
-    Bf16,
-    Stored,
-    StoredBf16,
-    StoredQ8,
+/// Parses the name of a float type; help and completions list all of them.
+fn dtypes() -> impl TypedValueParser<Value = Compute> {
+    PossibleValuesParser::new(Compute::ALL.map(Compute::name)).try_map(|name| setting::<Compute>(&name))
 }
 
 impl MachineArgs {
     /// The float type, if the user named one.
     pub fn dtype(&self) -> Option<Compute> {
-        self.dtype.map(|dtype| match dtype {
-            DtypeArg::F32 => Compute::F32,
-            DtypeArg::Tf32 => Compute::Tf32,
-            DtypeArg::Bf16 => Compute::Bf16,
-            DtypeArg::Stored => Compute::Stored,
-            DtypeArg::StoredBf16 => Compute::StoredBf16,
-            DtypeArg::StoredQ8 => Compute::StoredQ8,
-        })
+        self.dtype
     }
 
-    /// As [`Self::compute_decoding`], for work that reads or differentiates states.
-    ///
-    /// # Errors
-    /// `stored-q8`; as [`Self::compute_decoding`].
+    /// As [`Self::compute_decoding`], for work that reads or differentiates states: refuses `stored-q8`.
     pub fn compute<R: Send>(&self, work: impl FnOnce(&Machine) -> Result<R> + Send) -> Result<R> {
         ensure!(
             self.dtype() != Some(Compute::StoredQ8),
@@ -67,9 +54,6 @@ impl MachineArgs {
     }
 
     /// Runs a program's work on this machine, with equally many threads for tensor operations and workers.
-    ///
-    /// # Errors
-    /// Vector instructions that the processor lacks, a missing device, an unsupported float type, failures of the work.
     pub fn compute_decoding<R: Send>(&self, work: impl FnOnce(&Machine) -> Result<R> + Send) -> Result<R> {
         Cpu::chosen()?;
         let device = machine::by_name(&self.device)?;

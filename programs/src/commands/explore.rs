@@ -23,7 +23,7 @@ use super::generate::{DecodeArgs, GenerateRequest, replay};
 use super::http::{Head, HttpRequest, requests};
 use super::lens::{named, patterns, tokens};
 use super::request::{Prompt, Subject};
-use super::session::Room;
+use super::session::{Room, as_answer};
 use super::unknown_words::unknown_words;
 use crate::report::explorer;
 use switchyard::guard::read_text;
@@ -92,8 +92,6 @@ const MOST_HOOKS: usize = 64;
 const MOST_FILES: usize = 64;
 
 impl Explore {
-    /// # Errors
-    /// A model that cannot be opened, a port in use. Errors of a request are its answer.
     pub fn run(&self) -> Result<()> {
         self.machine.compute(|machine| {
             let opened = self.model.open()?;
@@ -191,11 +189,7 @@ impl ExploreState {
         let asked = serde_json::from_str(text).context("no request");
         let work = || asked.and_then(|ask| self.ask(ask));
         // If an operation panics, the request gets an error, and the next one is answered.
-        let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| bail!("the computation panicked"));
-        match done {
-            Ok(answer) => json!({ "ok": answer }),
-            Err(error) => json!({ "error": format!("{error:#}") }),
-        }
+        as_answer(catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| bail!("the computation panicked")))
     }
 
     fn ask(&self, ask: ExploreRequest) -> Result<Value> {
@@ -302,8 +296,7 @@ fn watch(request: &HttpRequest, answered: Receiver<()>) {
     }
 }
 
-/// # Errors
-/// More changes than allowed: parsing them would delay other requests.
+/// Refuses too many changes: parsing them would delay other requests.
 fn check_hooks(hooks: &[String]) -> Result<()> {
     ensure!(hooks.len() <= MOST_HOOKS, "hooks: {} changes, a request has at most {MOST_HOOKS}", hooks.len());
     Ok(())

@@ -42,8 +42,6 @@ pub(super) struct Film {
 }
 
 impl Film {
-    /// # Errors
-    /// Not a run, a phase with fewer than two checkpoints, rows that must not be replaced: before any work; as the experiment's.
     pub fn run(&self) -> Result<()> {
         self.machine.compute(|machine| self.run_on(machine))
     }

@@ -141,8 +141,6 @@ impl DecodeArgs {
 }
 
 impl Generate {
-    /// # Errors
-    /// Anything wrong with the request before any weight is read; later, logits that are not finite.
     pub fn run(&self) -> Result<()> {
         self.machine.compute_decoding(|machine| self.run_on(machine))
     }
@@ -273,9 +271,6 @@ pub(super) fn answer(trace: &Trace, loaded: &Loaded) -> Result<Value> {
 }
 
 /// Runs a trace again, as a known sequence, under the changes of its decode.
-///
-/// # Errors
-/// A change that does not fire again; failures of `work`.
 pub(super) fn replay<T>(
     (row, trace): (&Sequence, &Trace),
     changes: &Changes,
@@ -374,8 +369,6 @@ pub(super) struct Generation {
 }
 
 impl GenerateRequest {
-    /// # Errors
-    /// A prompt or setting that does not fit the model; a hook that no position can reach.
     pub fn check(&self, model: &Subject) -> Result<CheckedGeneration> {
         ensure!(!self.prompts.is_empty(), "no prompts");
         ensure!(self.record.is_some() == self.out.is_some(), "`record` and `out` go together");
@@ -421,9 +414,6 @@ impl GenerateRequest {
 impl CheckedGeneration {
     /// Continues the prompts in a batch under the changes, and writes the recording of the model of this name. `cancel` ends it with the
     /// results so far.
-    ///
-    /// # Errors
-    /// A place that no row reached; logits or values that are not finite.
     pub fn run(&self, loaded: &Loaded, name: &str, cancel: Option<&AtomicBool>) -> Result<Generation> {
         let Self { prompts, settings, changes, specs, out } = self;
         let recording = Recording::for_model(specs, loaded.model.config())?;

@@ -62,10 +62,6 @@ pub struct Summary {
 }
 
 /// Grades the pairs of `input` into `output`.
-///
-/// # Errors
-/// By file and line: a record without gold or pred; a file that cannot be read; more unreadable gold answers than
-/// [`GraderCounts::check`] allows.
 pub fn grade_file(input: &Path, output: &Path, grading: Grading) -> Result<Summary> {
     let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     ensure!(folder.is_dir(), "cannot write in {} (does the folder exist?)", folder.display());

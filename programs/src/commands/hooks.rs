@@ -1,6 +1,6 @@
 //! `--hook` and `--list-hooks` for every command that runs known prompts; and the points that a decode can reach.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail};
 use clap::Args;
 
 use super::print;
@@ -66,9 +66,6 @@ impl Reach {
     }
 
     /// Refuses a hook of a recording or a change that the decode cannot reach.
-    ///
-    /// # Errors
-    /// Why it would never fire.
     pub fn check(&self, recorded: &[HookSpec], changes: &Changes, layers: usize) -> Result<()> {
         recorded.iter().chain(&changes.specs(self.prompt)?).try_for_each(|spec| self.check_one(spec, layers))
     }
@@ -77,31 +74,36 @@ impl Reach {
         let only_latents = spec.resolve(layers)?.iter().all(|point| point.kind.is_latent());
         let at_latents = only_latents || matches!(spec.select, Select::Latent { .. });
         let fed = self.visible.saturating_sub(1);
-        ensure!(
-            !at_latents || self.latents != Some(0),
-            "hook `{spec}` would never fire: this model has no latent steps"
-        );
-        match spec.select {
-            Select::Prompt | Select::Text(_) if only_latents => {
-                anyhow::bail!("hook `{spec}` would never fire: it exists at latent steps only")
+        let positions = self.prompt.saturating_add(fed);
+        let why = match spec.select {
+            _ if at_latents && self.latents == Some(0) => "this model has no latent steps".to_owned(),
+            Select::Prompt | Select::Text(_) if only_latents => "it exists at latent steps only".to_owned(),
+            Select::Text(Some(t)) if t >= fed => {
+                format!("of {} new tokens at most the last is not fed", self.visible)
             }
-            Select::Text(Some(t)) => ensure!(
-                t < fed,
-                "hook `{spec}` would never fire: of {} new tokens at most the last is not fed",
-                self.visible
-            ),
-            Select::Latent { steps, .. } => ensure!(
-                self.latents.is_none_or(|most| steps.first() < most),
-                "hook `{spec}` would never fire: a block has {} latent steps at most",
-                self.latents.unwrap_or_default()
-            ),
-            Select::Position(p) => ensure!(
-                self.latents != Some(0) || p < (self.prompt + fed) as isize,
-                "hook `{spec}` would never fire: {} prompt and {fed} new tokens at most are fed",
-                self.prompt
-            ),
-            _ => {}
-        }
-        Ok(())
+            Select::Latent { steps, .. } if self.latents.is_some_and(|most| steps.first() >= most) => {
+                format!("a block has {} latent steps at most", self.latents.unwrap_or_default())
+            }
+            Select::Position(p) if self.latents == Some(0) && usize::try_from(p).is_ok_and(|p| p >= positions) => {
+                format!("{} prompt and {fed} new tokens at most are fed", self.prompt)
+            }
+            _ => return Ok(()),
+        };
+        bail!("hook `{spec}` would never fire: {why}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard::model::hooks::parse_specs;
+
+    use super::*;
+
+    #[test]
+    fn a_position_that_the_most_tokens_reach_is_admitted() {
+        let specs = parse_specs("blocks.0.hook_resid_post@pos[3]").expect("a hook");
+        let check = |visible| Reach { prompt: 3, visible, latents: Some(0) }.check_one(&specs[0], 1);
+        assert!(check(2).is_ok() && check(usize::MAX).is_ok());
+        assert!(check(1).is_err());
     }
 }

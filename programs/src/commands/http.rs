@@ -24,7 +24,6 @@ const MOST: usize = 64;
 /// Maximum number of waiting requests; others are told to retry.
 const MOST_WAITING: usize = 16;
 
-/// The head of a request.
 pub(super) struct Head {
     pub method: String,
     /// Path and query.

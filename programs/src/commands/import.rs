@@ -61,8 +61,6 @@ enum ReasonerKind {
 }
 
 impl Import {
-    /// # Errors
-    /// A file or base that cannot be read, or that do not belong together; an existing output folder.
     pub fn run(&self) -> Result<()> {
         ensure!(self.latents != Some(0), "--latents must be at least 1, found 0");
         ensure!(self.lora_alpha.is_finite(), "--lora-alpha must be a number, found {}", self.lora_alpha);
@@ -101,7 +99,11 @@ impl Import {
             None => ModelFiles::open(&from)?,
         };
         let mut files = checkpoint.text_files(None)?;
-        let jinja = template_of(&mut files)?;
+        drop_template(&mut files)?;
+        let templates = checkpoint.templates()?;
+        let jinja = templates.as_ref().map(|known| known.choose(None)).transpose()?;
+        // Without a template the message alone and a line break.
+        let jinja = jinja.unwrap_or("{{ messages[-1]['content'] }}{{ '\\n' }}");
         for (name, bytes) in files.iter_mut().filter(|(name, _)| name.ends_with(".json")) {
             let mut json: Value = serde_json::from_slice(bytes).with_context(|| name.clone())?;
             rename(&mut json);
@@ -208,12 +210,7 @@ impl Import {
     fn files(&self, unwrapped: &InnerModel, tokens: &Tokens) -> Result<Vec<(String, Vec<u8>)>> {
         let mut files = unwrapped.checkpoint.text_files(Some(&tokens.tokenizer))?;
         // The authors' prompts are the question alone, without the base's chat template.
-        files.retain(|(name, _)| name != TEMPLATE);
-        for (_, bytes) in files.iter_mut().filter(|(name, _)| name == "tokenizer_config.json") {
-            let mut config: Map<String, Value> = serde_json::from_slice(bytes).context("tokenizer_config.json")?;
-            config.shift_remove("chat_template");
-            *bytes = format!("{:#}\n", Value::Object(config)).into_bytes();
-        }
+        drop_template(&mut files)?;
         files.push((TEMPLATE.into(), self.template(unwrapped, tokens).into_bytes()));
         files.push((reasoning::FILE.into(), serde_json::to_vec_pretty(&self.reasoning(unwrapped))?));
         if !unwrapped.projection.is_empty() {
@@ -261,18 +258,15 @@ const TEMPLATE: &str = "chat_template.jinja";
 const THINK: &str = "<think>";
 const THINK_END: &str = "</think>";
 
-/// Takes the chat template out of the files of a text side; without one the message alone and a line break.
-fn template_of(files: &mut Vec<(String, Vec<u8>)>) -> Result<String> {
-    let mut found = None;
+/// Removes the chat template from the files of a text side.
+fn drop_template(files: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
+    files.retain(|(name, _)| name != TEMPLATE);
     for (name, bytes) in files.iter_mut().filter(|(name, _)| name == "tokenizer_config.json") {
         let mut config: Map<String, Value> = serde_json::from_slice(bytes).with_context(|| name.clone())?;
-        found = config.shift_remove("chat_template").and_then(|jinja| jinja.as_str().map(str::to_owned));
+        config.shift_remove("chat_template");
         *bytes = format!("{:#}\n", Value::Object(config)).into_bytes();
     }
-    if let Some(at) = files.iter().position(|(name, _)| name == TEMPLATE) {
-        found = Some(String::from_utf8(files.remove(at).1).context(TEMPLATE)?);
-    }
-    Ok(found.unwrap_or_else(|| "{{ messages[-1]['content'] }}{{ '\\n' }}".into()))
+    Ok(())
 }
 
 /// Puts our names of the tags in the place of theirs, wherever a file has one as a key or as a whole text.

@@ -22,8 +22,6 @@ pub struct InfoArgs {
 }
 
 impl InfoArgs {
-    /// # Errors
-    /// A model that cannot be read; more positions than it has.
     pub fn run(&self) -> Result<()> {
         let opened = self.model.open()?;
         let config = opened.config();

@@ -92,9 +92,7 @@ fn modes_help() -> String {
 }
 
 impl Intervene {
-    /// # Errors
-    /// Before any work: an unknown mode or step; a target that cannot be opened. An experiment that fails (a mode that never fired, or changed
-    /// nothing although it should) is reported when the others are done.
+    /// An experiment that fails (a mode that never fired, or changed nothing although it should) is reported when the others are done.
     pub fn run(mut self) -> Result<()> {
         if let Some(InterveneCommand::Pairs(pairs)) = &self.what {
             return pairs.run();

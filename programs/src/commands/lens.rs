@@ -138,12 +138,9 @@ impl TextArgs {
 }
 
 impl LensArgs {
-    /// # Errors
-    /// Anything wrong with the request, before any weight is read; a failed write to standard output.
     pub fn run(&self) -> Result<()> {
         let top = usize::from(self.top);
-        self.lens.check()?;
-        let held = self.lens.load()?;
+        let held = self.lens.open()?;
         let TextRun { tokens, row, found } = self.text.run(
             |_| Ok(()),
             |loaded, row, hooks| {
@@ -179,9 +176,8 @@ impl LensArgs {
 }
 
 impl LensChoice {
-    /// # Errors
-    /// A file or texts without `kind` jacobian, and the reverse.
-    fn check(&self) -> Result<()> {
+    /// Checks the options; returns the lens of the file, if one is named.
+    fn open(&self) -> Result<Option<JacobianLens>> {
         let given = self.lens.is_some() || self.fit.is_some();
         ensure!(
             given == (self.kind == LensKind::Jacobian),
@@ -192,11 +188,6 @@ impl LensChoice {
         ensure!(self.save.is_none() || self.fit.is_some(), "`save` needs `fit`: only a fitted lens is saved");
         // A fit takes long: its file is checked before.
         self.save.as_deref().map(output_path).transpose().context("--save")?;
-        Ok(())
-    }
-
-    /// The lens of the file.
-    fn load(&self) -> Result<Option<JacobianLens>> {
         self.lens.as_deref().map(JacobianLens::load).transpose()
     }
 
@@ -242,8 +233,6 @@ impl LensChoice {
 }
 
 impl PatternArgs {
-    /// # Errors
-    /// As [`LensArgs::run`], and a position that the text does not have.
     pub fn run(&self) -> Result<()> {
         let TextRun { tokens, row, found } = self.text.run(
             |row| self.position(row.ids.len()).map(drop),
@@ -301,25 +290,19 @@ pub(super) struct LensRequest {
     prompt: Prompt,
     #[serde(default)]
     lens: LensChoice,
-    #[serde(default = "five")]
-    top: usize,
+    top: Option<usize>,
     #[serde(default)]
     hooks: Vec<String>,
-}
-
-fn five() -> usize {
-    5
 }
 
 impl LensRequest {
     pub fn run(&self, loaded: &Loaded) -> Result<Value> {
         let Self { prompt, lens, top, hooks } = self;
-        lens.check()?;
-        let held = lens.load()?;
-        ensure!((1..=1000).contains(top), "top: {top} is not between 1 and 1000");
+        let (held, top) = (lens.open()?, top.unwrap_or(5));
+        ensure!((1..=1000).contains(&top), "top: {top} is not between 1 and 1000");
         let known = KnownRows::check(&Subject::from(loaded), std::slice::from_ref(prompt), hooks)?;
         let row = &known.rows[0];
-        let (found, fired) = known.run(|hooks| lens.read(loaded, row, (*top, held.as_ref()), hooks))?;
+        let (found, fired) = known.run(|hooks| lens.read(loaded, row, (top, held.as_ref()), hooks))?;
         let (read, layers): (Vec<usize>, Vec<_>) = found.into_iter().unzip();
         let layers: Vec<_> = layers.iter().map(|layer| named(loaded, layer)).collect();
         Ok(json!({ "tokens": tokens(loaded, row), "layers": layers, "read": read, "hooks": fired }))

@@ -41,8 +41,6 @@ struct ShardFile {
 }
 
 impl Merge {
-    /// # Errors
-    /// Refused shards, before anything is written; failures of the tables.
     pub fn run(&self) -> Result<()> {
         let mut files: BTreeMap<Inside, Vec<ShardFile>> = BTreeMap::new();
         let out = self.out.canonicalize().ok();

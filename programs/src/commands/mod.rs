@@ -86,9 +86,6 @@ impl ModelArgs {
     }
 
     /// The model for [`Checkpoint::open`]: for a run, the folder of the checkpoint.
-    ///
-    /// # Errors
-    /// A phase that was not trained; a phase of something that is not a run.
     pub fn named(&self) -> Result<String> {
         if let (Some(adapter), false) = (&self.adapter, self.is_named()) {
             return Ok(fixture_path(adapter).display().to_string());
@@ -156,9 +153,6 @@ static SPOOLED: Mutex<Vec<tempfile::TempDir>> = Mutex::new(vec![]);
 const MOST_SPOOLED: u64 = 1 << 30;
 
 /// A path that can be read more than once: a pipe (`<(…)`, `-`) is copied to a temporary file. Everything else stays as it is.
-///
-/// # Errors
-/// A pipe that cannot be read, or has more than [`MOST_SPOOLED`] bytes.
 pub(crate) fn spooled(file: &Path) -> Result<PathBuf> {
     let file = if file == Path::new("-") { Path::new("/dev/stdin") } else { file };
     if !is_pipe(file) {

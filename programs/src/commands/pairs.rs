@@ -92,13 +92,11 @@ impl PairsRequest {
 }
 
 impl Pairs {
-    /// # Errors
-    /// Before any work: a line that is not a pair; a target that cannot be opened. Later: failures of the model.
     pub fn run(&self) -> Result<()> {
         let Self { request, targets, phase, adapter, seed, rows, shards, .. } = self.clone();
-        ensure!(request.file.exists(), "{}: no such file; name a file of pairs", request.file.display());
-        ensure!(!request.file.is_dir(), "{}: a folder; name a file of pairs", request.file.display());
         let (file, field) = (spooled(&request.file)?, PairsRequest::fields().to_vec());
+        ensure!(file.exists(), "{}: no such file; name a file of pairs", file.display());
+        ensure!(!file.is_dir(), "{}: a folder; name a file of pairs", file.display());
         let (data, problems) = (Some(file.clone()), Some(MOST_ROWS));
         let targets = Targets { targets, phase, adapter, data, field, problems, seed, raw: true, ..Targets::default() };
         let chosen = &Selection { shards, ..Selection::one(HeadPatchRow::PAIRS, &rows) };

@@ -25,8 +25,6 @@ pub struct RandomWeights {
 }
 
 impl RandomWeights {
-    /// # Errors
-    /// Settings that cannot be read; an output that exists or cannot be written.
     pub fn run(&self) -> Result<()> {
         let config = ModelConfig::read(&self.config)?;
         write_random(&config, &self.out, self.seed)?;

@@ -17,9 +17,6 @@ pub(crate) struct HookRequest {
 
 impl HookRequest {
     /// Parses a list. `pos[-1]` is the last position of each sequence.
-    ///
-    /// # Errors
-    /// A malformed list; a position before a sequence's first.
     pub fn read(list: &str, rows: &[Sequence]) -> Result<Self> {
         let (mut specs, mut asked): (Vec<HookSpec>, _) = (vec![], vec![]);
         for spec in if list.is_empty() { vec![] } else { parse_specs(list)? } {
@@ -42,9 +39,6 @@ impl HookRequest {
     }
 
     /// Converts the recording to the requested tensors; returns the position in each row for specs that count from the end.
-    ///
-    /// # Errors
-    /// A spec that does not resolve.
     pub fn named(&self, recorded: &mut Vec<RecordedTensor>, config: &ModelConfig) -> Result<FromEnd> {
         let mut from_end = FromEnd::new();
         if self.asked.iter().all(|(_, at)| at.is_none()) {
@@ -87,9 +81,6 @@ fn joined(name: String, parts: &[&RecordedTensor]) -> Option<RecordedTensor> {
 }
 
 /// Checks that every hook can fire at some position of these sequences.
-///
-/// # Errors
-/// The first spec that cannot.
 pub(crate) fn check(specs: &[HookSpec], layers: usize, sequences: &[Sequence]) -> Result<()> {
     for spec in specs {
         let points = spec.resolve(layers)?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use super::grade::Grade;
 use super::merge::Merge;
@@ -52,23 +52,9 @@ pub struct Report {
     #[arg(long)]
     paper: bool,
     #[command(flatten)]
-    formats: FormatArgs,
+    formats: Formats,
     #[command(subcommand)]
     command: Option<Command>,
-}
-
-/// Formats in addition to Markdown and SVG.
-#[derive(Args)]
-struct FormatArgs {
-    /// Also write each table as CSV, with value, interval and n in their own columns
-    #[arg(long)]
-    csv: bool,
-    /// Also write each figure as PNG
-    #[arg(long)]
-    png: bool,
-    /// Also write each table as LaTeX
-    #[arg(long)]
-    tex: bool,
 }
 
 #[derive(Subcommand)]
@@ -126,8 +112,7 @@ fn report(args: &Report) -> Result<()> {
         );
     }
     let page = args.page.clone().unwrap_or_else(|| render::default_page(&folders));
-    let FormatArgs { csv, png, tex } = args.formats;
-    let done = render::report_as(&folders, &page, Formats { csv, png, tex })?;
+    let done = render::report_as(&folders, &page, args.formats)?;
     let seconds = started.elapsed().as_secs_f64();
     let aside = args.page.is_none() && page.parent() == Some(paths[0].as_path());
     let why = if aside { "index.html next to the folder is another page and stays; " } else { "" };

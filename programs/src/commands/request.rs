@@ -44,9 +44,6 @@ pub(super) struct PromptArgs {
 
 impl PromptArgs {
     /// The prompt, if there is one.
-    ///
-    /// # Errors
-    /// An empty prompt, a malformed number.
     pub fn read(&self) -> Result<Option<Prompt>> {
         ensure!(self.prompt.as_deref() != Some(""), "the prompt is empty: give at least one token");
         let ids = self.ids.as_deref().map(parse_ids).transpose()?;
@@ -73,9 +70,6 @@ struct PromptLine {
 
 impl PromptsArgs {
     /// The prompts, and of a file's the places of their lines.
-    ///
-    /// # Errors
-    /// No prompt, or an empty one; a line without one.
     pub fn read(&self) -> Result<(Vec<Prompt>, Vec<String>)> {
         let Some(file) = &self.prompts else {
             let prompt = self.one.read()?.context("no prompt: give --prompt, --ids or --prompts")?;
@@ -136,17 +130,11 @@ impl Subject<'_> {
     }
 
     /// Token ids of prompts. Warns about unknown words and a missing `<bos>`.
-    ///
-    /// # Errors
-    /// Text without a tokenizer; a prompt that is empty, too long, or has ids without an embedding.
     pub fn encode(&self, prompts: &[Prompt]) -> Result<Vec<Vec<u32>>> {
         self.encode_at(prompts, &[])
     }
 
     /// The same; an error names the prompt's place, or its index if there are several prompts without places.
-    ///
-    /// # Errors
-    /// As [`Self::encode`].
     pub fn encode_at(&self, prompts: &[Prompt], places: &[String]) -> Result<Vec<Vec<u32>>> {
         let texts = prompts.iter().filter_map(Prompt::text);
         if texts.clone().next().is_some() {
@@ -182,8 +170,6 @@ pub(super) struct KnownRows {
 }
 
 impl KnownRows {
-    /// # Errors
-    /// A prompt that does not fit the model; a change that no position reaches; a change at one position that a prompt lacks.
     pub fn check(model: &Subject, prompts: &[Prompt], hooks: &[String]) -> Result<Self> {
         ensure!(!prompts.is_empty(), "no prompts");
         let latent = model.switch.map(|ids| ids.latent);
@@ -207,9 +193,6 @@ impl KnownRows {
     }
 
     /// Runs `work` under the changes; also returns their effects.
-    ///
-    /// # Errors
-    /// A change that never fired; failures of `work`.
     pub fn run<T>(&self, work: impl FnOnce(Hooks<'_>) -> Result<T>) -> Result<(T, Vec<ChangeReport>)> {
         let ends: Vec<(usize, usize)> = self.rows.iter().map(|row| row.ids.len()).enumerate().collect();
         self.changes.run((&ends, 0), |_| "no position of these rows reached it".into(), work)

@@ -67,10 +67,8 @@ pub(super) fn setup(study: &Study, origin: &Map<String, Value>, settings: Value)
 }
 
 impl Runner<'_> {
-    /// Returns the folders with rows.
-    ///
-    /// # Errors
-    /// Before any work: names that do not exist, files that must not be written. An experiment that fails is reported when the others are done.
+    /// Returns the folders with rows. Refuses names that do not exist and files that must not be written before any work; an experiment that
+    /// fails is reported when the others are done.
     pub fn run(&self, machine: &Machine) -> Result<BTreeSet<PathBuf>> {
         self.settings.check()?;
         let experiments = self.chosen.experiments(self.program)?;

@@ -90,9 +90,6 @@ impl Selection {
     }
 
     /// The experiments of a program to run: the named ones, or all except those on request.
-    ///
-    /// # Errors
-    /// An unknown name, or an experiment of another program.
     pub fn experiments(&self, program: &str) -> Result<Vec<&'static Experiment>> {
         for name in &self.only {
             let Some(named) = ALL.iter().find(|e| e.name == name) else {
@@ -119,9 +116,6 @@ impl Selection {
     }
 
     /// The settings of the recipe, or the defaults, with those of `--set`.
-    ///
-    /// # Errors
-    /// A file that cannot be read; an unknown setting.
     pub fn settings(&self) -> Result<Settings> {
         let settings = self.recipe.as_deref().map_or_else(|| Ok(Settings::default()), settings_of)?;
         settings.with(&self.set)
@@ -137,9 +131,6 @@ impl Selection {
     }
 
     /// Checks that a folder has no shards of another division of the study, which could not be merged.
-    ///
-    /// # Errors
-    /// A folder of another division.
     pub fn ensure_one_division(&self, study: &Study) -> Result<()> {
         let (Some(shard), folder) = (study.shard, self.folder(study)) else { return Ok(()) };
         let whole = folder.parent().unwrap_or(Path::new("."));

@@ -54,10 +54,7 @@ enum SessionRequest {
     Compare(verbs::CompareVerb),
 }
 
-/// Parses one line of the input.
-///
-/// # Errors
-/// A malformed request, with the wrong key.
+/// Parses one line of the input; an error names the wrong key.
 fn read_request(line: &[u8]) -> Result<SessionRequest> {
     let ask: Value = serde_json::from_slice(line).context("not a request: expected one JSON object per line")?;
     SessionRequest::deserialize(&ask).map_err(|error| {
@@ -102,7 +99,7 @@ fn wrong_key(ask: &Value, why: &str) -> Option<String> {
 impl Session {
     pub fn run(&self) -> Result<()> {
         self.machine.compute(|machine| {
-            let room = Room::open(&self.model, machine)?;
+            let room = Room { name: self.model.named()?, loaded: self.model.open()?.load_on(machine)? };
             say(&format!("{}: loaded; one request per line", room.name));
             set_client(call_client);
             while let Some(line) = read_line()? {
@@ -158,6 +155,14 @@ fn next_line(input: &mut impl BufRead) -> std::io::Result<Option<Vec<u8>>> {
     Ok((read > 0).then_some(line))
 }
 
+/// The JSON object that answers a request.
+pub(super) fn as_answer(done: Result<Value>) -> Value {
+    match done {
+        Ok(answer) => json!({ "ok": answer }),
+        Err(error) => json!({ "error": format!("{error:#}") }),
+    }
+}
+
 /// A session's loaded model.
 pub(super) struct Room {
     pub name: String,
@@ -165,17 +170,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    pub(super) fn open(model: &ModelArgs, machine: &Machine) -> Result<Self> {
-        let (opened, name) = (model.open()?, model.named()?);
-        Ok(Self { name, loaded: opened.load_on(machine)? })
-    }
-
     fn answer(&self, line: &[u8], machine: &Machine) -> Value {
-        let asked = read_request(line).and_then(|ask| self.ask(ask, machine));
-        match asked {
-            Ok(answer) => json!({ "ok": answer }),
-            Err(error) => json!({ "error": format!("{error:#}") }),
-        }
+        as_answer(read_request(line).and_then(|ask| self.ask(ask, machine)))
     }
 
     fn ask(&self, ask: SessionRequest, machine: &Machine) -> Result<Value> {

@@ -55,10 +55,6 @@ impl ShardArgs {
         self.shard.is_some() || self.decoded.is_some()
     }
 
-    /// The shard of this process.
-    ///
-    /// # Errors
-    /// `auto` without a scheduler or launcher that sets it.
     pub(crate) fn shard(&self) -> Result<Option<Shard>> {
         match self.shard {
             None => Ok(None),
@@ -68,9 +64,6 @@ impl ShardArgs {
     }
 
     /// Adds the responses that shards of `probe` decoded.
-    ///
-    /// # Errors
-    /// A folder without them; responses of another checkpoint, other data or settings, by name.
     pub(crate) fn with_responses(&self, mut study: Study, origin: &Map<String, Value>) -> Result<Study> {
         let Some(folder) = &self.decoded else { return Ok(study) };
         ensure!(self.shard.is_none(), "--decoded and --shard: the tables of `probe` are made by one process");

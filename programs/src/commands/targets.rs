@@ -153,8 +153,9 @@ impl Targets {
                     "{target}: decoded like {LIKE}, not by its run's recipe: name the run and --phase for that"
                 ));
             }
-            let study = Study::open_model(target, adapter.as_deref(), &like, &asked, machine)?.with_name(&name);
-            studies.push(study.annotated_by(self.annotator.clone()));
+            let mut study = Study::open_model(target, adapter.as_deref(), &like, &asked, machine)?.with_name(&name);
+            study.annotator.clone_from(&self.annotator);
+            studies.push(study);
         }
         studies.iter_mut().for_each(|study| study.seed = self.seed);
         for study in studies.iter_mut().filter(|_| self.beside) {
@@ -264,9 +265,6 @@ fn plain(part: &str) -> String {
 }
 
 /// Parses key names such as `question=frage`.
-///
-/// # Errors
-/// Another form; an unknown key of problems.
 pub fn fields(pairs: &[String]) -> Result<Option<Fields>> {
     let mut fields = Fields::default();
     for pair in pairs {
@@ -294,8 +292,7 @@ pub fn fields(pairs: &[String]) -> Result<Option<Fields>> {
     Ok((!pairs.is_empty()).then_some(fields))
 }
 
-/// # Errors
-/// The first problem whose prompt leaves no position for a response.
+/// Refuses a problem whose prompt leaves no position for a response.
 fn refuse_long_prompts(study: &Study) -> Result<()> {
     let most = study.model.config().max_position_embeddings;
     let prompts = &study.corpus.test_prompts;

@@ -18,9 +18,6 @@ use switchyard::model::hooks::RecordedTensor;
 use switchyard::store::{output_path, write_atomic};
 
 /// A result that could not be written is refused before it is computed.
-///
-/// # Errors
-/// A folder in place of a file, and a folder that does not exist.
 pub(crate) fn check_out(out: &Path) -> Result<()> {
     ensure!(
         !out.is_dir() && out.file_name().is_some(),
@@ -32,8 +29,7 @@ pub(crate) fn check_out(out: &Path) -> Result<()> {
     output_path(out).context("--out").map(drop)
 }
 
-/// # Errors
-/// The first point with a value that is not finite.
+/// Refuses values that are not finite; names the first point with one.
 pub(crate) fn check_finite(tensors: &[RecordedTensor]) -> Result<()> {
     match tensors.iter().find(|t| t.data.iter().any(|x| !x.is_finite())) {
         Some(bad) => {

@@ -92,9 +92,6 @@ impl Train {
     }
 
     /// The adapter and its base, if `--from` names an adapter.
-    ///
-    /// # Errors
-    /// `--base` together with a run; an adapter without its base.
     fn adapter(&self) -> Result<Option<[String; 2]>> {
         let Some(from) = &self.from else { return Ok(None) };
         let shown = from.display();

@@ -6,7 +6,7 @@
 
 use super::exhibits;
 use super::folder::{Folder, sound};
-use switchyard::schema::{AccuracyRow, InterventionRow, PhaseRow};
+use switchyard::schema::{AccuracyRow, InterventionRow, PhaseRow, Steps};
 use switchyard::stats::{Bootstrap, Estimate};
 
 #[derive(Clone, Copy)]
@@ -18,52 +18,27 @@ pub(crate) struct Cells<'a> {
     pub sft: &'a str,
 }
 
-/// A number of a group of problems that both rows of groups and rows of phases have.
-#[derive(Clone, Copy)]
-pub(super) enum Quality {
-    Accuracy,
-    LatentAccuracy,
-    SwitchRate,
-    LatentCalls,
-    VisibleTokens,
-    Truncated,
-}
-
-/// The qualities of a record, in the order of [`Quality`]: both kinds of records have the same columns.
-macro_rules! qualities {
-    ($r:ident) => {
-        [
-            Some($r.accuracy),
-            $r.latent_accuracy,
-            Some($r.switch_rate),
-            $r.latent_calls,
-            $r.visible_tokens,
-            Some($r.truncated),
-        ]
+/// The number in a column of the paper's tables: records of groups and of phases have the same columns.
+macro_rules! quality {
+    ($row:ident, $column:ident) => {
+        match $column {
+            "acc" => Some($row.accuracy),
+            "latent_acc" => $row.latent_accuracy,
+            "tokens" => $row.visible_tokens,
+            "switch_rate" => Some($row.switch_rate),
+            "latent_calls" => $row.latent_calls,
+            "truncated" => Some($row.truncated),
+            _ => None,
+        }
     };
 }
 
-impl Quality {
-    pub(super) fn of_group(self, row: &AccuracyRow) -> Option<Estimate> {
-        qualities!(row)[self as usize]
-    }
+pub(super) fn group_column(row: &AccuracyRow, column: &str) -> Option<Estimate> {
+    quality!(row, column)
+}
 
-    pub(super) fn of_phase(self, row: &PhaseRow) -> Option<Estimate> {
-        qualities!(row)[self as usize]
-    }
-
-    /// The quality in a column of the paper's tables.
-    pub(super) fn named(column: &str) -> Option<Self> {
-        Some(match column {
-            "acc" => Quality::Accuracy,
-            "latent_acc" => Quality::LatentAccuracy,
-            "tokens" => Quality::VisibleTokens,
-            "switch_rate" => Quality::SwitchRate,
-            "latent_calls" => Quality::LatentCalls,
-            "truncated" => Quality::Truncated,
-            _ => return None,
-        })
-    }
+pub(super) fn phase_column(row: &PhaseRow, column: &str) -> Option<Estimate> {
+    quality!(row, column)
 }
 
 impl Cells<'_> {
@@ -85,24 +60,24 @@ impl Cells<'_> {
     }
 
     /// A quality of a group of problems: from `accuracy-<checkpoint>`, else from the run's own `summary`.
-    pub(super) fn quality(&self, checkpoint: &str, group: &str, quality: Quality) -> Option<Estimate> {
+    pub(super) fn quality(&self, checkpoint: &str, group: &str, column: &str) -> Option<Estimate> {
         let rows = self.folder.rows::<AccuracyRow>(checkpoint);
-        if let Some(found) = rows.iter().find(|r| r.group == group).and_then(|row| quality.of_group(row)) {
+        if let Some(found) = rows.iter().find(|r| r.group == group).and_then(|row| group_column(row, column)) {
             return Some(found);
         }
         let row = self.folder.phases().iter().find(|r| r.phase == checkpoint)?;
-        match (group, quality) {
-            ("all", quality) => quality.of_phase(row),
-            ("switched", Quality::Accuracy) => row.latent_accuracy,
-            ("text_only", Quality::Accuracy) => row.text_only_accuracy,
+        match (group, column) {
+            ("all", column) => phase_column(row, column),
+            ("switched", "acc") => row.latent_accuracy,
+            ("text_only", "acc") => row.text_only_accuracy,
             _ => None,
         }
     }
 
     pub(super) fn phase_quality(&self, checkpoint: &str, column: &str) -> Option<Estimate> {
         match column {
-            "latent_acc" => self.quality(checkpoint, "switched", Quality::Accuracy),
-            other => self.quality(checkpoint, "all", Quality::named(other)?),
+            "latent_acc" => self.quality(checkpoint, "switched", "acc"),
+            other => self.quality(checkpoint, "all", other),
         }
     }
 }
@@ -115,6 +90,11 @@ pub(super) fn mean(values: &[f64]) -> Option<Estimate> {
 /// The row of a mode on all steps at full dose.
 pub(crate) fn intervention_row<'a>(folder: &'a Folder, checkpoint: &str, mode: &str) -> Option<&'a InterventionRow> {
     folder.rows::<InterventionRow>(checkpoint).iter().find(|row| row.mode == mode && row.is_plain())
+}
+
+/// The step, of rows about a single latent step.
+pub(super) fn single_step(steps: Steps) -> Option<usize> {
+    if let Steps::Only(step) = steps { Some(step) } else { None }
 }
 
 /// The step of an intermediate checkpoint (`grpo_step20`, setting `grpo.keep_every`).

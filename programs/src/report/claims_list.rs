@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use super::render_table::{number, safe};
-use super::tables::{Cell, ColumnKind, Formats, Heading, Table};
+use super::tables::{Cell, ColumnKind, Formats, Table};
 use super::verdicts::{READING, TestedClaim, Verdict};
 use switchyard::store::write_atomic;
 
@@ -30,8 +30,7 @@ fn table(claims: &[TestedClaim<'_>]) -> Result<Table> {
         "untested",
         "tests",
     ];
-    let columns = names.iter().map(|name| Heading::new(name, ColumnKind::Text)).collect();
-    let mut table = Table::new("claims", TITLE, columns);
+    let mut table = Table::new("claims", TITLE, names.map(|name| (name, ColumnKind::Text)));
     for tested in claims {
         let claim = tested.claim;
         let row = [

@@ -3,15 +3,16 @@
 
 use anyhow::{Result, ensure};
 
+use super::cells::single_step;
 use super::exhibits;
 use super::folder::{Folder, distinct, once};
 use super::paper::Paper;
-use super::tables::{Cell, ColumnKind, Heading, Table};
+use super::tables::{Cell, ColumnKind, Table};
 use super::verdicts::{self, TestedClaim, Verdict};
 use switchyard::nth::Nth;
 use switchyard::schema::{
     AccuracyRow, At, ExitGroup, ExitRow, Features, Holds, InterventionRow, KnownValueRow, Later, ProbeRow, RowFile,
-    Steps, stream_name,
+    stream_name,
 };
 use switchyard::stats::Estimate;
 
@@ -61,7 +62,7 @@ pub fn table(folders: &[Folder]) -> Result<Table> {
     Ok(table)
 }
 
-fn headings() -> Vec<Heading> {
+fn headings() -> Vec<(&'static str, ColumnKind)> {
     use ColumnKind::{Measured, Text};
     let modes = MODES.map(|mode| (mode, Measured(3)));
     let columns =
@@ -82,7 +83,7 @@ fn headings() -> Vec<Heading> {
                 ("probe at", Text),
                 ("claims", Text),
             ]);
-    columns.map(|(name, kind)| Heading::new(name, kind)).collect()
+    columns.collect()
 }
 
 fn checkpoints(folder: &Folder) -> Vec<&str> {
@@ -165,12 +166,8 @@ impl ComparedCheckpoint<'_> {
     fn one_latent(&self) -> (Cell, Cell) {
         let rows = self.folder.rows_in::<KnownValueRow>(KnownValueRow::STEPS, self.checkpoint);
         let plain = |row: &&KnownValueRow| row.later == Later::Recompute && row.at == At::Both;
-        let mut single: Vec<(usize, &KnownValueRow)> = vec![];
-        for row in self.rows::<KnownValueRow>().iter().chain(rows).filter(plain) {
-            if let Steps::Only(step) = row.steps {
-                single.push((step, row));
-            }
-        }
+        let rows = self.rows::<KnownValueRow>().iter().chain(rows).filter(plain);
+        let single: Vec<_> = rows.filter_map(|row| Some((single_step(row.steps)?, row))).collect();
         let steps = single.iter().map(|(step, _)| step + 1).max().unwrap_or(0);
         let above = |row: &KnownValueRow| row.above_chance.low > 0.0;
         let best = single.iter().max_by(|(_, a), (_, b)| {
@@ -191,12 +188,8 @@ impl ComparedCheckpoint<'_> {
         let plain = |row: &&InterventionRow| {
             row.mode == "resample" && row.later == Later::Recompute && row.at == At::Both && row.dose.is_none()
         };
-        let mut single: Vec<(usize, &InterventionRow)> = vec![];
-        for row in self.interventions().filter(plain) {
-            if let Steps::Only(step) = row.steps {
-                single.push((step, row));
-            }
-        }
+        let rows = self.interventions().filter(plain);
+        let single: Vec<_> = rows.filter_map(|row| Some((single_step(row.steps)?, row))).collect();
         let steps = single.iter().map(|(step, _)| step + 1).max().unwrap_or(0);
         let worst = single.iter().min_by(|(_, a), (_, b)| {
             b.lowers().cmp(&a.lowers()).then(a.accuracy_change.value.total_cmp(&b.accuracy_change.value))

@@ -3,7 +3,7 @@
 //!
 //! Records with a struct in [`switchyard::schema`] are read as that struct; others as columns by name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,6 @@ pub(super) fn place(checkpoint: &str) -> usize {
 const CALIBRATION: &[u8] =
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../reports/calibration/calibration-hand_built.parquet"));
 
-/// The rows of one folder.
 pub struct Folder {
     /// Last part of its path.
     pub name: String,
@@ -59,8 +58,7 @@ struct File {
     typed: Option<TypedRows>,
 }
 
-/// # Errors
-/// One folder under two names: its records would count twice.
+/// Refuses one folder under two names: its records would count twice.
 pub(super) fn once(folders: &[Folder]) -> Result<()> {
     let mut seen = BTreeMap::new();
     for Folder { path, .. } in folders {
@@ -92,9 +90,6 @@ pub fn tell_apart(folders: &mut [Folder]) {
 
 impl Folder {
     /// Reads `<experiment>-<checkpoint>.parquet`, and for a run folder of `train` also `<phase>/metrics.parquet` and `reports/`.
-    ///
-    /// # Errors
-    /// Not a folder, or a folder without rows.
     pub fn open(path: &Path) -> Result<Self> {
         ensure!(path.is_dir(), "{}: not a folder; name one that `probe`, `intervene` or `train` wrote", path.display());
         let name = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
@@ -374,9 +369,7 @@ impl Folder {
     /// The data set of the records, e.g. `chains`.
     pub fn dataset(&self) -> String {
         let named = self.files.values().filter_map(|rows| text(rows.flat.first()?, "dataset"));
-        let mut names: Vec<&str> = named.collect();
-        names.sort_unstable();
-        names.dedup();
+        let names: Vec<&str> = named.collect::<BTreeSet<_>>().into_iter().collect();
         if names.is_empty() { self.name.clone() } else { names.join(", ") }
     }
 }

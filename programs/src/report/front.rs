@@ -8,7 +8,7 @@ use super::verdicts::FEWEST_RUNS;
 use switchyard::schema::{
     ComparisonPoint, Event, FateRow, FateTest, KnownValueRow, PositionKind, PositionRow, TeacherForcedRow, runs,
 };
-use switchyard::stats::{Estimate, LEVEL, mean_of_runs};
+use switchyard::stats::{LEVEL, mean_of_runs};
 
 /// The text between a pair of markers of the README (`<!-- trace -->` … `<!-- /trace -->`).
 pub struct Part {
@@ -17,9 +17,6 @@ pub struct Part {
 }
 
 /// All parts of the README with numbers.
-///
-/// # Errors
-/// Missing records, by what they are needed for.
 pub fn parts(folder: &Folder) -> Result<Vec<Part>> {
     Ok(vec![Part { marker: "trace", text: trace(folder)? }, Part { marker: "findings", text: findings(folder)? }])
 }
@@ -74,9 +71,6 @@ fn trace(folder: &Folder) -> Result<String> {
 }
 
 /// SVG: the problem as chips, above the effect of exchanging its latents.
-///
-/// # Errors
-/// Missing records, by what they are needed for.
 pub fn picture(folder: &Folder) -> Result<String> {
     let (prompt, positions) = problem(folder)?;
     let known = KnownValueRow::main(folder.rows(&folder.sft)).context("known_value: no row for all steps")?;
@@ -91,8 +85,7 @@ fn findings(folder: &Folder) -> Result<String> {
         let row = folder.rows::<TeacherForcedRow>(sft).iter().find(|row| row.event == event);
         row.with_context(|| format!("teacher_forced: no row for {event}"))
     };
-    let places = [Event::SwiStart, Event::ClauseStart, Event::Random].map(event);
-    let [at, clauses, random] = places;
+    let [at, clauses, random] = [Event::SwiStart, Event::ClauseStart, Event::Random].map(event);
     let of = [latents(known), place(at?, clauses?, random?), training(folder.rows(""))?];
     Ok(of.map(|sentence| format!("- {sentence}\n")).concat())
 }
@@ -105,10 +98,9 @@ fn latents(known: &KnownValueRow) -> String {
         (false, false) => "Undecided: the answer is not seen to follow the latent steps",
     };
     format!(
-        "**{said}.** Swap in the latent steps of a block with another value, and the answer becomes the predicted one in {}, by chance in \
+        "**{said}.** Swap in the latent steps of a block with another value, and the answer becomes the predicted one in {:.3}, by chance in \
          {:.3}.",
-        say(known.hit_rate),
-        known.chance.value
+        known.hit_rate, known.chance.value
     )
 }
 
@@ -121,17 +113,12 @@ fn place(at: &TeacherForcedRow, clauses: &TeacherForcedRow, random: &TeacherForc
         "Undecided: no place is shown for the decision to switch"
     };
     format!(
-        "**{said}.** p(`<swi>`) is {} where training data began a block, {:.3} at other clauses, {:.3} anywhere.",
-        say(at.p_swi),
-        clauses.p_swi.value,
-        random.p_swi.value
+        "**{said}.** p(`<swi>`) is {:.3} where training data began a block, {:.3} at other clauses, {:.3} anywhere.",
+        at.p_swi, clauses.p_swi.value, random.p_swi.value
     )
 }
 
 /// Effect of reinforcement learning with frozen latents on the switch rate, over seeds: where text fits, and where it does not.
-///
-/// # Errors
-/// No runs, or an unfinished seed.
 fn training(rows: &[FateRow]) -> Result<String> {
     let [small, large] = FateRow::BUDGETS;
     let of_budget = |budget: usize| {
@@ -149,7 +136,9 @@ fn training(rows: &[FateRow]) -> Result<String> {
     };
     let end = |ends: &[f64]| match mean_of_runs(ends) {
         // The table has a separate column for the number of seeds.
-        Ok(mean) => say(mean.share()).replace(&format!(" n={}", mean.n), &format!(" over {} seeds", mean.n)),
+        Ok(mean) => {
+            format!("{:.3}", mean.share()).replace(&format!(" n={}", mean.n), &format!(" over {} seeds", mean.n))
+        }
         Err(_) => ends.iter().map(|end| format!("{end:.3}")).collect::<Vec<_>>().join(", "),
     };
     let of_short = match direction(&short) {
@@ -170,24 +159,16 @@ fn training(rows: &[FateRow]) -> Result<String> {
 fn direction(test: &FateTest) -> &'static str {
     match (test.estimate(), test.p()) {
         _ if test.values.len() < FEWEST_RUNS => "",
-        (Ok(change), Ok(p)) if p <= 1.0 - LEVEL => {
-            if change.value < 0.0 {
-                "falls"
-            } else {
-                "rises"
-            }
-        }
+        (Ok(change), Ok(p)) if p <= 1.0 - LEVEL && change.value < 0.0 => "falls",
+        (Ok(_), Ok(p)) if p <= 1.0 - LEVEL => "rises",
         _ => "undecided",
     }
 }
 
-/// `0.978 [0.966, 0.989] n=286`.
-fn say(e: Estimate) -> String {
-    format!("{e:.3}")
-}
-
 #[cfg(test)]
 mod tests {
+    use switchyard::stats::Estimate;
+
     use super::*;
 
     /// Start and end of the runs of both budgets, by seed.

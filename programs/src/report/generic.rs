@@ -1,6 +1,8 @@
 //! A table directly from records: one line per record, estimates with interval and n, constants in the note. Knows column types, not
 //! experiments, so that a new experiment has a table without code here.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 use serde_json::Value;
 
@@ -52,12 +54,12 @@ pub fn table(label: &str, title: &str, experiment: &str, of: &[Of<'_>], columns:
     Ok(Some(table))
 }
 
-/// What the n of an experiment's records counts: the first word of the column's meaning.
+/// What the n of an experiment's records counts: pairs or tests if the column's meaning begins with that word, else problems.
 fn counted(experiment: &str) -> &'static str {
     let mut columns =
         FILES.iter().filter(|(names, _)| names.contains(&experiment)).flat_map(|(_, columns)| list(columns));
-    let about = columns.find(|[name, ..]| *name == "n").map(|[.., about]| about);
-    about.and_then(|about| about.split(' ').next()).unwrap_or("problems")
+    let about = columns.find(|[name, ..]| *name == "n").map_or("", |[.., about]| about);
+    ["pairs", "tests"].into_iter().find(|unit| about.starts_with(unit)).unwrap_or("problems")
 }
 
 fn note(experiment: &str, of: &[Of<'_>], rows: &[&FlatRow], constants: &[String]) -> String {
@@ -69,10 +71,8 @@ fn note(experiment: &str, of: &[Of<'_>], rows: &[&FlatRow], constants: &[String]
     }
     parts.push(of_what.join(", "));
     for key in ["dataset", "n", "seed"] {
-        let mut values: Vec<String> = rows.iter().map(|r| cell_text(r, key)).filter(|v| !v.is_empty()).collect();
-        values.sort();
-        values.dedup();
-        if let [one] = values.as_slice() {
+        let values: BTreeSet<String> = rows.iter().map(|r| cell_text(r, key)).filter(|v| !v.is_empty()).collect();
+        if let (Some(one), 1) = (values.first(), values.len()) {
             parts.push(if key == "n" { format!("{one} {}", counted(experiment)) } else { format!("{key} {one}") });
         }
     }
@@ -110,12 +110,10 @@ fn kind(rows: &[&FlatRow], key: &str) -> Option<ColumnKind> {
 /// Three decimals; fewer for a column of large numbers.
 fn digits(rows: &[&FlatRow], key: &str) -> usize {
     let largest = rows.iter().filter_map(|r| estimate(r, key)).map(|e| e.value.abs()).fold(0.0, f64::max);
-    if largest >= 100.0 {
-        1
-    } else if largest >= 10.0 {
-        2
-    } else {
-        3
+    match largest {
+        100.0.. => 1,
+        10.0.. => 2,
+        _ => 3,
     }
 }
 

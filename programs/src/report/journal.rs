@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::folder::Folder;
 use super::paper::Paper;
-use super::tables::{Cell, ColumnKind, Heading, Table};
+use super::tables::{Cell, ColumnKind, Table};
 use switchyard::guard::read_text;
 use switchyard::schema::OutcomeRow;
 use switchyard::stats::{LEVEL, wilson};
@@ -98,9 +98,6 @@ fn count(groups: &mut BTreeMap<String, GroupCounts>, level: Option<u8>, subject:
 }
 
 /// One table per checkpoint with outcomes.
-///
-/// # Errors
-/// A journal that cannot be read; folders without outcomes.
 pub fn tables(folders: &[Folder], file: Option<&Path>) -> Result<Vec<Table>> {
     let records = records(file)?;
     let paper = Paper::embedded()?;
@@ -144,7 +141,6 @@ fn table(folder: &Folder, checkpoint: &str, records: &Records, paper: &Paper) ->
         ("theirs   ", Measured(3)),
         ("paper", Published(1)),
     ];
-    let columns = columns.into_iter().map(|(name, kind)| Heading::new(name, kind)).collect();
     let name = if checkpoint.is_empty() { "model" } else { checkpoint };
     let mut table =
         Table::new("tab:journal", &format!("{}/{name} next to the records of a third party", folder.name), columns);

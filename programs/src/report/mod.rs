@@ -14,7 +14,6 @@
 //! | [`journal`] | outcomes next to the records of a third party |
 //! | `findings` | a checkpoint's findings, a sentence and a number each, for the page's cards |
 //! | `letters` | replaces characters that are unsafe in a page, figure or table |
-//! | `places` | orders named places of records as a reader meets them |
 //! | [`front`], `picture` | the numbers and the picture of the README |
 //! | [`recipes`] | the commands for each table and figure |
 //! | `live` | the page's laboratory: small checkpoints that run in the reader's browser |

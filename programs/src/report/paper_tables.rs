@@ -15,9 +15,6 @@ pub struct PaperTable {
 }
 
 /// The tables of the paper that are shown for a folder, in the paper's order.
-///
-/// # Errors
-/// A mistake in the fixture; a table without an exhibit.
 pub fn tables(paper: &Paper, folder: &Folder) -> Result<Vec<PaperTable>> {
     let mut tables = vec![];
     for block in &paper.tables {

@@ -5,7 +5,6 @@ use serde::Deserialize;
 
 use switchyard::schema::{KNOWN, METRICS, RAW};
 
-/// One recipe.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExhibitRecipe {
@@ -72,9 +71,6 @@ recipes! {
 }
 
 /// Parses a recipe and checks what needs no run.
-///
-/// # Errors
-/// Unknown fields; records that no experiment writes; a recipe without a result or a command.
 pub fn parse(text: &str) -> Result<ExhibitRecipe> {
     let recipe: ExhibitRecipe = toml::from_str(text)?;
     ensure!(!recipe.reproduces.is_empty(), "`reproduces` is empty: name a label");
@@ -98,9 +94,6 @@ fn is_written(name: &str) -> bool {
 }
 
 /// All embedded recipes, with their names.
-///
-/// # Errors
-/// An invalid recipe, by name.
 pub fn all() -> Result<Vec<(&'static str, ExhibitRecipe)>> {
     EMBEDDED
         .iter()

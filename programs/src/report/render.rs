@@ -66,9 +66,6 @@ pub fn default_folders(reports: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Writes tables and figures into each folder and one page over all.
-///
-/// # Errors
-/// A disk that cannot be written; errors in the fixture or a recipe.
 pub fn report(folders: &[Folder], page: &Path) -> Result<RenderedReport> {
     report_as(folders, page, Formats::default())
 }

@@ -5,12 +5,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
+use clap::Args;
 
 use super::folder::sound;
 use switchyard::stats::Estimate;
 use switchyard::store::write_atomic;
 
-/// Type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnKind {
     Text,
@@ -22,7 +22,6 @@ pub enum ColumnKind {
     Measured(usize),
 }
 
-/// A column.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Heading {
     pub name: String,
@@ -32,6 +31,12 @@ pub struct Heading {
 impl Heading {
     pub fn new(name: &str, kind: ColumnKind) -> Self {
         Self { name: name.to_string(), kind }
+    }
+}
+
+impl From<(&str, ColumnKind)> for Heading {
+    fn from((name, kind): (&str, ColumnKind)) -> Self {
+        Self::new(name, kind)
     }
 }
 
@@ -71,10 +76,16 @@ pub struct Table {
 }
 
 /// Formats in addition to Markdown and SVG.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Formats {
+    /// Also write each table as CSV, with value, interval and n in their own columns
+    #[arg(long)]
     pub csv: bool,
+    /// Also write each figure as PNG
+    #[arg(long)]
     pub png: bool,
+    /// Also write each table as LaTeX
+    #[arg(long)]
     pub tex: bool,
 }
 
@@ -84,7 +95,8 @@ impl Formats {
 
 impl Table {
     /// An empty table.
-    pub fn new(label: &str, title: &str, columns: Vec<Heading>) -> Self {
+    pub fn new<H: Into<Heading>>(label: &str, title: &str, columns: impl IntoIterator<Item = H>) -> Self {
+        let columns = columns.into_iter().map(Into::into).collect();
         Self { label: label.to_string(), title: title.to_string(), note: String::new(), columns, rows: Vec::new() }
     }
 
@@ -122,9 +134,6 @@ impl Table {
     }
 
     /// Writes `<stem>.md`, and `<stem>.csv` and `<stem>.tex` if requested; returns the written files.
-    ///
-    /// # Errors
-    /// A table without rows; a disk that cannot be written.
     pub fn save(&self, stem: &Path, formats: Formats) -> Result<Vec<PathBuf>> {
         ensure!(!self.rows.is_empty(), "table {} has no rows", self.label);
         let mut written = vec![];

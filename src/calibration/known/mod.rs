@@ -40,8 +40,7 @@ pub enum Purpose {
     Superposed,
     /// As `Working`, but the prompt also has the answer, instead of the second letter, and has more weight.
     Redundant,
-    /// As `Empty`, but the letters' code in the latents changes the answer from the digit to the next one; which of the two is correct is
-    /// independent of it.
+    /// As `Empty`, but the letters' code in the latents moves the answer from the digit to the next one; either may be the correct one.
     Noisy,
     /// As `Working`, but latents carry the operand of the last step: at `#` the letters of the prompt decide whether one is added.
     Operand,

@@ -21,8 +21,7 @@ pub(super) const LETTERS: [&str; 5] = ["a", "b", "c", "d", "e"];
 pub(super) const NAMES: [&str; VALUES] = ["A", "B", "C", "D", "E", "F", "G"];
 /// The additional letter of a question that a shallow model cannot answer.
 pub(super) const MORE: &str = NAMES[6];
-/// Answer of the `Norm` model for a latent of normal norm, of the `Bound` model without a block, and of the `Surprised` model after a short
-/// one.
+/// Answer of `Norm` for a latent of normal norm, of `Bound` without a block, and of `Surprised` after a short block.
 pub(super) const FIXED: usize = 3;
 
 pub const LAYERS: usize = 4;
@@ -142,7 +141,6 @@ fn config(built: &Built) -> ModelConfig {
     }
 }
 
-/// The decoder.
 pub(super) fn model(built: &Built, device: &Device) -> Result<Decoder> {
     let vocabulary = vocabulary()?;
     let id = |word| vocabulary.id(word).map(|id| (word, id as usize)).with_context(|| format!("no word `{word}`"));
@@ -243,7 +241,6 @@ impl HeadWiring {
     }
 }
 
-/// All heads with a function.
 fn nodes(built: &Built, words: &Words) -> Vec<(Head, HeadWiring)> {
     let mut nodes = vec![
         (built.writer, writer(built, words)),
@@ -414,24 +411,16 @@ fn reader(built: &Built, words: &Words) -> HeadWiring {
         | Purpose::Redundant
         | Purpose::Operand
         | Purpose::Memorised
-        | Purpose::Token
-            if plain =>
-        {
-            if built.reads == built.exit {
+        | Purpose::Token => {
+            if !plain {
+                // A latent wins over the digit if the letters' code is above the cut.
+                let cut = 0.25 * built.least as f32 - 1.125;
+                drawn.extend([(counter(built.reads + 1), 26.0 - 20.0 * cut), (letters(0), 20.0)]);
+            } else if built.reads == built.exit {
                 drawn.extend(latents(built));
             } else {
                 drawn.push((counter(built.reads + 1), 41.0));
             }
-        }
-        // A latent wins over the digit if the letters' code is above the cut.
-        Purpose::Working
-        | Purpose::Superposed
-        | Purpose::Redundant
-        | Purpose::Operand
-        | Purpose::Memorised
-        | Purpose::Token => {
-            let cut = 0.25 * built.least as f32 - 1.125;
-            drawn.extend([(counter(built.reads + 1), 26.0 - 20.0 * cut), (letters(0), 20.0)]);
         }
         Purpose::Norm => drawn.extend([(counter(built.exit + 1), 15.0), (SOUND, 25.0), (words["<bos>"], -25.0)]),
         Purpose::Backed => drawn = vec![(counter(built.reads + 1), 41.0)],

@@ -14,11 +14,13 @@ mod reading;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use ndarray::Array2;
 
-use super::About;
 use super::markdown::{largest, or_dash, table_of, titled};
+use super::{About, check_of};
+use crate::recipe::MOST_ROWS;
+use crate::recipe::Range::Count;
 use crate::schema::{AttentionRow, Form};
 use crate::stats::{Bootstrap, Estimate};
 use crate::study::Study;
@@ -32,16 +34,13 @@ pub const ABOUT: About =
 settings! {
     pub struct Config {
         /// Maximum number of problems with a tagged span.
-        pub problems: usize = 200,
+        pub problems: usize = 200 => Count(2, MOST_ROWS),
     }
 }
 
 /// One row per form, head and pair of classes.
-///
-/// # Errors
-/// Data without a tagged span; a model whose heads are not added unchanged ([`Study::adds_as_it_is`]); failures of the model.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<AttentionRow>> {
-    ensure!(config.problems >= 2, "attention_to_latents.problems must be at least 2, found {}", config.problems);
+    check_of("attention_to_latents", config, Config::RANGES)?;
     study.adds_as_it_is()?;
     let solutions = solution_forms(study, config.problems)?;
     let masked = study.mask_in_text(true);

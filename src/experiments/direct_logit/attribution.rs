@@ -158,8 +158,7 @@ impl CapturedRun<'_> {
         Ok(out)
     }
 
-    /// The directions of every decision: `(w ⊙ W_v) / s` at its own position, and once more times `w / s` at each position before it, as
-    /// far as the state was passed on unchanged.
+    /// The directions of every decision: `(w ⊙ W_v) / s` at its position, times `w / s` for each position before it that passed the state on.
     fn readings(&self, rivals: &[Rivals]) -> Result<Vec<DirectionReading>> {
         let tokens: BTreeSet<u32> = rivals.iter().flat_map(|r| [r.token, r.rival]).collect();
         let tokens = Vec::from_iter(tokens);

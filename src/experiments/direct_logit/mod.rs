@@ -14,12 +14,14 @@ mod attribution;
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use ndarray::Array2;
 
-use super::About;
 use super::markdown::{largest, or_dash, table_of, titled};
+use super::{About, check_of};
 use crate::nth::Nth;
+use crate::recipe::MOST_ROWS;
+use crate::recipe::Range::Count;
 use crate::schema::{Component, DirectLogitRow, Form, Part, Target};
 use crate::stats::Bootstrap;
 use crate::stats::by_problem::share;
@@ -40,7 +42,7 @@ const HELD: usize = 32;
 settings! {
     pub struct Config {
         /// Problems with a tagged span that are explained, at most.
-        pub problems: usize = 200,
+        pub problems: usize = 200 => Count(2, MOST_ROWS),
         /// Subtracts the mean over the vocabulary from every token's logit, as TransformerLens does by default (`center_unembed`): equal
         /// contributions to all tokens then vanish from `logit`. `lead` does not change.
         pub centred: bool = false,
@@ -63,12 +65,9 @@ struct DecisionSums {
 }
 
 /// One row per kind of decision and node.
-///
-/// # Errors
-/// Data without a tagged span; contributions that do not sum to the logit; failures of the model.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
+    check_of("direct_logit", config, Config::RANGES)?;
     study.is_plain_sum()?;
-    ensure!(config.problems >= 2, "direct_logit.problems must be at least 2, found {}", config.problems);
     let solutions = solution_forms(study, config.problems)?;
     let nodes = EdgeGraph::new(study.model.config()).senders();
     let columns = 2 * (2 * nodes.len() + 1);

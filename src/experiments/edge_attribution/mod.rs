@@ -28,7 +28,9 @@ use anyhow::{Result, ensure};
 use ndarray::Array2;
 
 use super::markdown::{table_of, titled};
-use super::{About, Files, Journal, Unfit};
+use super::{About, Files, Journal, Unfit, check_of};
+use crate::recipe::MOST_ROWS;
+use crate::recipe::Range::{Below, Count};
 use crate::schema::{CircuitRow, EdgePairRow, EdgeRow, Form, RowFile, circuits, place_name};
 use crate::stats::by_problem::cell;
 use crate::stats::grouped_holdout;
@@ -54,35 +56,30 @@ settings! {
         pub pairs_file: Option<PathBuf> = None,
         /// Of latents and text: blocks as latent steps, or their clauses written out.
         pub forms: Vec<Form> = Form::ALL.to_vec(),
-        /// Blocks (of text, clauses) before the read-out whose places are told apart.
+        /// Number of last blocks (in text, clauses) before the readout whose places are distinguished.
         pub blocks: usize = 2,
         /// Runs of integrated gradients; 0: the gradient of the corrupt run.
         pub steps: usize = 16,
-        /// Share of the difference that the circuit must bring.
-        pub share: f64 = 0.8,
+        /// Share of the difference that the circuit must restore.
+        pub share: f64 = 0.8 => Below(1.0),
         /// Random circuits.
-        pub random: usize = 20,
-        /// Edges of the circuit that are taken out one at a time, at most.
+        pub random: usize = 20 => Count(1, MOST_ROWS),
+        /// Maximum number of edges that are removed from the circuit, one at a time.
         pub removed: usize = 40,
-        /// Edges outside the circuit that are written down.
+        /// Maximum number of edges outside the circuit that are recorded.
         pub others: usize = 200,
     }
 }
 
 impl Config {
     fn check(&self) -> Result<()> {
-        let share = self.share;
-        ensure!(share > 0.0 && share < 1.0, "edge_attribution.share must lie between 0 and 1, found {share}");
-        ensure!(self.random > 0, "edge_attribution.random must be at least 1: a circuit alone says nothing");
+        check_of("edge_attribution", self, Self::RANGES)?;
         ensure!(!self.forms.is_empty(), "edge_attribution.forms is empty: name latents or text");
         Ok(())
     }
 }
 
 /// Makes its pairs from a generated task or a file.
-///
-/// # Errors
-/// Settings without any work.
 pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     config.check()?;
     Ok(no_pairs(study, "edge_attribution", config.pairs_file.as_deref()))
@@ -90,11 +87,7 @@ pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
 
 pub(crate) const FILES: &[Files] = &[(EdgePairRow::NAME, EdgeRow::NAME)];
 
-/// Finds the circuits, then measures them in every pair that `rows` lacks. The search needs all pairs of its half: each of several
-/// processes, and a resumed run, repeats it.
-///
-/// # Errors
-/// No pairs; fewer than four usable ones in every form, or fewer than two in a half; failures of the model.
+/// Finds the circuits, then measures them in every pair that `rows` lacks. Every process, and a resumed run, repeats the search.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<EdgePairRow>) -> Result<()> {
     study.say("edge attribution");
     config.check()?;

@@ -61,15 +61,11 @@ impl Config {
     }
 }
 
-/// The modes that act at a hook point.
 fn modes_at_hooks() -> impl Iterator<Item = &'static str> {
     all().filter(|about| about.acts != Acts::OnLatents).map(|about| about.name)
 }
 
 /// Needs a hook. Refuses unknown names before any work.
-///
-/// # Errors
-/// An unknown hook, head, step or mode.
 pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     if config.hooks.is_empty() {
         return Ok(Some("hook_intervention needs a hook point: intervene --hook 'blocks.2.attn.hook_z'".into()));
@@ -80,9 +76,6 @@ pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
 pub(crate) const FILES: &[Files] = &[(Observation::HOOKS, InterventionRow::HOOKS)];
 
 /// Observes every cell that `rows` lacks.
-///
-/// # Errors
-/// As [`rows`]; unfinished observations of another run.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<Observation>) -> Result<()> {
     observe(study, &list_cells(study, config)?, rows)
 }
@@ -116,9 +109,6 @@ struct HookCell {
 }
 
 /// Every cell except the normal run's; those of one hook point are adjacent.
-///
-/// # Errors
-/// An unknown hook, head, step or mode; one that is not defined at a point; the same cell twice; a setting that no hook needs.
 fn list_cells(study: &Study, config: &Config) -> Result<Vec<HookCell>> {
     are_read(config)?;
     let (model, most) = (study.model.config(), study.longest_block());
@@ -220,7 +210,6 @@ fn interventions(config: &Config, hook: &Change) -> Result<Vec<Cell>> {
     Ok(cells)
 }
 
-/// A mode as an intervention.
 fn intervention(mode: &str) -> Result<InterventionSpec> {
     let name = mode.split(':').next().unwrap_or_default();
     if names().contains(&name) && all().all(|about| about.name != name) {

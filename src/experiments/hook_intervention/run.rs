@@ -18,9 +18,6 @@ use crate::study::record::{RecordTemplate, StudyRecord, blank};
 use crate::study::sweep::{Sweep, SweepOutcome};
 
 /// Observes the cells that `rows` lacks, on this process's problems.
-///
-/// # Errors
-/// Observations of another run; failures of the decoder.
 pub fn observe(study: &Study, asked: &[HookCell], rows: &mut Measurements<Observation>) -> Result<()> {
     let sweep = &study.sweep()?;
     if asked.iter().any(|hooked| matches!(hooked.change.region, Select::Latent { .. })) {

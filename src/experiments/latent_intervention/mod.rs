@@ -73,9 +73,6 @@ pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
 }
 
 /// Observes every possible mode that `rows` lacks.
-///
-/// # Errors
-/// As [`run_on`]; no possible mode; unfinished observations of another run.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<Observation>) -> Result<()> {
     let config = &config.named(study);
     let (asked, skipped) = ready(study, config, None)?;

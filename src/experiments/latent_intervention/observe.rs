@@ -16,11 +16,7 @@ use crate::study::record::{RecordTemplate, StudyRecord, blank};
 use crate::study::sweep::{Continuation, Sweep};
 use crate::study::{Study, nulls};
 
-/// The cells in the order of the settings: all of them at the first place, only replaced inputs at the others. A block has at most
-/// `k_cap` steps.
-///
-/// # Errors
-/// An unknown mode, dose or step, no draws.
+/// The cells in the order of the settings: all of them at the first place, at the others only replaced inputs.
 pub fn list_cells(config: &Config, k_cap: usize) -> Result<Vec<Cell>> {
     let cells = modes::cells(&config.modes, &config.steps, config.draws, k_cap)?;
     let mut asked: Vec<Cell> = vec![];
@@ -32,13 +28,9 @@ pub fn list_cells(config: &Config, k_cap: usize) -> Result<Vec<Cell>> {
     Ok(asked)
 }
 
-/// The possible cells, with their plans.
 pub type Ready = (Vec<Cell>, Vec<Plan>);
 
 /// The possible cells among the requested ones; and the impossible ones, with reasons.
-///
-/// # Errors
-/// No possible cell besides the normal run and the nulls; failures of the decoder.
 pub fn ready(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<(Ready, Vec<String>)> {
     let mut asked = list_cells(config, study.longest_block())?;
     let sweep = &study.sweep()?;
@@ -51,14 +43,14 @@ pub fn ready(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>
             }
         }
     };
-    if let Some(draws) = asked.iter().find(|cell| cell.has_name(KnownValueRow::MODE)).map(|cell| cell.draws) {
+    if let Some(draws) = asked.iter().find(|cell| cell.mode == KnownValueRow::MODE).map(|cell| cell.draws) {
         let planned = sweep.switches().and_then(|()| match arithmetic {
             Some(arithmetic) => plan(sweep, study, arithmetic, draws),
             None => plan(sweep, study, of_study(study)?.as_ref(), draws),
         });
         match planned {
             Ok(planned) => plans = planned,
-            Err(why) => leave_out(&mut asked, &|cell| cell.has_name(KnownValueRow::MODE), &why),
+            Err(why) => leave_out(&mut asked, &|cell| cell.mode == KnownValueRow::MODE, &why),
         }
     }
     if let Err(why) = sweep.switches() {
@@ -77,7 +69,7 @@ pub fn ready(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>
 /// Observes the cells that `rows` lacks, on this process's problems.
 pub fn observe(study: &Study, (asked, plans): &Ready, rows: &mut Measurements<Observation>) -> Result<()> {
     let sweep = &study.sweep()?;
-    let siblings = match asked.iter().find(|cell| cell.has_name("sibling")).map(|cell| cell.draws) {
+    let siblings = match asked.iter().find(|cell| cell.mode == "sibling").map(|cell| cell.draws) {
         Some(draws) => {
             study.say("sampling sibling rollouts");
             nulls::siblings(study, sweep, draws)?
@@ -141,7 +133,7 @@ fn continuations(
     let (mut all, mut keys) = (vec![], vec![]);
     for (&number, made) in group.iter().zip(&made) {
         let cell = &asked[number];
-        let same_shape = cell.has_name("self_patch");
+        let same_shape = cell.mode == "self_patch";
         let mut add = |draw, continuation| {
             all.push(Continuation { same_shape, ..continuation });
             keys.push((number, draw));

@@ -20,9 +20,11 @@ use anyhow::{Context, Result, bail, ensure};
 use ndarray::Array2;
 use serde::{Deserialize, Serialize};
 
-use super::{About, Journal};
+use super::{About, Journal, check_of};
 use crate::latent::Sequence;
 use crate::model::{Decoder, HookPoint, PointKind};
+use crate::recipe::MOST_ROWS;
+use crate::recipe::Range::Count;
 use crate::schema::{Features, ProbeRow, Protocol, RowFile as _};
 use crate::stats::Estimate;
 use crate::stats::probe::{GroupedProtocol, PaperProtocol, TooFew, ValueProtocol, paper_layers};
@@ -43,10 +45,11 @@ settings! {
         /// Rows of both protocols together; above it, the last problems are left out.
         pub max_positions: usize = 10_000,
         /// Memory of features; more layers run in several passes.
-        pub memory_mb: usize = 256,
+        pub memory_mb: usize = 256 => Count(1, MOST_ROWS),
         /// Whether to run the network with random weights too.
         pub untrained: bool = true,
-        /// Whether to probe for intermediate values, if the problems have them.
+        /// Whether to probe for intermediate values, if the problems have them: `s_j` and `s_j-1` at each layer, `s1`, `s2`, … at the
+        /// last one alone.
         pub values: bool = true,
         /// The paper's protocol.
         pub paper: PaperProtocol = PaperProtocol::default(); PaperProtocol::SETTINGS,
@@ -99,9 +102,6 @@ pub enum LayerSet {
 
 impl Layers {
     /// Numbers of layers, ascending: layer l is the output of `blocks.{l-1}`.
-    ///
-    /// # Errors
-    /// A layer that the model does not have.
     pub fn resolve(&self, depth: usize) -> Result<Vec<usize>> {
         let layers: BTreeSet<usize> = match self {
             Layers::Named(LayerSet::Auto) if depth > 12 => return Layers::Named(LayerSet::Paper).resolve(depth),
@@ -117,10 +117,6 @@ impl Layers {
     }
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// No tagged span in the data; too few problems for the protocols; failures of the model.
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let (rows, without) = probe(study, config)?;
     journal.save(ProbeRow::NAME, &rows)?;
@@ -130,7 +126,7 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 
 /// The rows; if only values can be probed, also the reason why the switch cannot.
 pub fn probe(study: &Study, config: &Config) -> Result<(Vec<ProbeRow>, Option<String>)> {
-    ensure!(config.memory_mb > 0, "layer_probe.memory_mb: expected at least 1, found 0");
+    check_of("layer_probe", config, Config::RANGES)?;
     let layers = config.layers.resolve(study.model.config().num_hidden_layers)?;
     let seeded = config.seeded(study.seed);
     let (mut rows, mut without) = (vec![], None);
@@ -152,10 +148,10 @@ pub fn probe(study: &Study, config: &Config) -> Result<(Vec<ProbeRow>, Option<St
     Ok((rows, without.map(|why| format!("{why:#}"))))
 }
 
-/// Probes for values alone.
-pub(super) fn values_alone(study: &Study, config: &Config) -> Result<Vec<ProbeRow>> {
-    let layers = config.layers.resolve(study.model.config().num_hidden_layers)?;
-    values::probe(study, &config.seeded(study.seed), &layers).context("probing for values")
+/// Probes for values at the last layer alone.
+pub(super) fn values_at_last_layer(study: &Study) -> Result<Vec<ProbeRow>> {
+    let last = study.model.config().num_hidden_layers;
+    values::probe(study, &Config::default().seeded(study.seed), &[last]).context("probing for values")
 }
 
 /// A row of a probe of the stream after a layer, with its accuracy compared with chance.

@@ -23,7 +23,6 @@ struct SwitchProbes<'a> {
     at: Positions,
 }
 
-/// All probes, layer by layer.
 pub fn probe(study: &Study, config: &Config, layers: &[usize]) -> Result<Vec<ProbeRow>> {
     let staged = study.staged()?;
     let mut at = choose(staged, study.seed, config.max_positions, config.matched);

@@ -22,10 +22,12 @@ use rand::seq::index::sample;
 use rand_chacha::ChaCha8Rng;
 
 use super::markdown::{or_dash, table_of};
-use super::{About, layers_named};
+use super::{About, check_of, layers_named};
 use crate::latent::{Sequence, Switching, Trace};
 use crate::model::Step;
 use crate::model::hooks::Place;
+use crate::recipe::MOST_ROWS;
+use crate::recipe::Range::{Count, Positive};
 use crate::schema::{Lens, LensRow, Opening, stream_name};
 use crate::stats::grouped_kfold;
 use crate::study::block_values::blocks;
@@ -45,34 +47,28 @@ settings! {
         /// Tokens of `top`.
         pub top: usize = 5,
         /// Text positions of each problem that the tuned lens learns from or is examined on.
-        pub text_positions: usize = 8,
+        pub text_positions: usize = 8 => Count(1, MOST_ROWS),
         /// Number of folds of the problems: each is read with translators trained on the others.
-        pub folds: usize = 2,
+        pub folds: usize = 2 => Count(2, MOST_ROWS),
         /// Optimiser steps of the translators; 0 for no tuned lens.
         pub steps: usize = 300,
         /// Positions of one optimiser step.
         pub batch: usize = 256,
         /// Adam's, decaying linearly to 0.
-        pub learning_rate: f64 = 2e-3,
+        pub learning_rate: f64 = 2e-3 => Positive,
     }
 }
 
 impl Config {
     /// The layers, sorted.
     fn check(&self, blocks: usize) -> Result<Vec<usize>> {
+        check_of("logit_lens", self, Self::RANGES)?;
         let layers: BTreeSet<usize> = layers_named("logit_lens", &self.layers, blocks)?.into_iter().collect();
-        ensure!(self.folds >= 2, "logit_lens.folds must be at least 2, found {}", self.folds);
-        ensure!(self.batch >= 1 && self.text_positions >= 1, "logit_lens: batch and text_positions must be at least 1");
-        let rate = self.learning_rate;
-        ensure!(rate > 0.0 && rate.is_finite(), "logit_lens.learning_rate must be above 0, found {rate}");
         Ok(layers.into_iter().filter(|layer| *layer < blocks).chain([blocks]).collect())
     }
 }
 
 /// One row per lens, step and layer.
-///
-/// # Errors
-/// A layer that does not exist; no latent step even with forced switching; a single problem.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<LensRow>> {
     let layers = config.check(study.model.config().num_hidden_layers)?;
     let free = study.decoded()?.1;
@@ -168,8 +164,7 @@ fn text_places(sequence: &Sequence, config: &Config, seed: u64, swi: u32) -> Vec
     chosen.into_iter().map(|i| (sequence.row, candidates[i])).collect()
 }
 
-/// Markdown: how far each lens can be trusted on unseen text, and the predictions of the latent steps at the last layer. The records have
-/// every step at every layer.
+/// Markdown: how far each lens can be trusted on unseen text, and the last layer's predictions at latent steps.
 pub fn table(rows: &[LensRow]) -> String {
     let forced = rows.iter().any(|r| r.switching == Opening::Forced);
     let first = if forced {

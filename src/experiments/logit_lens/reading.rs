@@ -17,8 +17,7 @@ use crate::study::Study;
 use crate::study::readout::{LOGITS_HELD, logits};
 use crate::study::shown::largest;
 
-/// Number of most probable tokens of one distribution in the means of `top`. A token outside them biases its mean down by at most the
-/// 64th one's probability.
+/// Most probable tokens of a distribution that count in the means of `top`. Others bias a mean down by at most the 64th's probability.
 pub(crate) const KEPT: usize = 64;
 
 /// 2⁶⁴.

@@ -63,9 +63,7 @@ fn pick(x: Tensor<3>, places: &[Place]) -> Tensor<2> {
     rows_of(&x.reshape([b * l, d]), &index)
 }
 
-/// A sample of positions.
 pub struct PositionSample {
-    /// Problem of each position.
     pub problems: Vec<usize>,
     /// The input of the model's head, `[n, D]`.
     pub own: Tensor<2>,

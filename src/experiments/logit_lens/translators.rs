@@ -68,9 +68,6 @@ impl Translators {
 }
 
 /// Trains the translators on the positions `seen` of a sample. The batches depend only on seed and fold.
-///
-/// # Errors
-/// States that are not finite.
 pub fn train(
     study: &Study,
     config: &Config,

@@ -34,15 +34,12 @@ const STEPS: usize = 8;
 
 /// What a monitor reads of every problem, `[problems, columns]`, and which problems have it.
 pub(super) struct AccessFeatures {
-    access: Access,
+    pub access: Access,
     x: Array2<f64>,
     there: Vec<bool>,
 }
 
 /// Everything that can be read of a run without intervening.
-///
-/// # Errors
-/// A latent of another width than the model's.
 pub(super) fn read(study: &Study, ran: &RunOutput, x: &Array2<f64>, there: &[bool]) -> Result<Vec<AccessFeatures>> {
     let visible = study.corpus.test_prompts.iter().zip(&ran.text);
     let text: Vec<Vec<u32>> = visible.map(|(prompt, response)| [prompt.as_slice(), response].concat()).collect();
@@ -89,8 +86,7 @@ fn ngrams(texts: &[Vec<u32>]) -> Array2<f64> {
     counts
 }
 
-/// What becomes of each problem when its latents are replaced: per cell whether the answer changes, the change of its lead (nats), and
-/// whether it is the one that arithmetic predicts.
+/// By problem and cell: whether the answer changes, the change of its lead (nats), and whether it is the one that arithmetic predicts.
 pub(super) fn intervene(study: &Study, steps: usize) -> Result<AccessFeatures> {
     let known = is_known(study).then_some(KnownValueRow::MODE);
     let asked = latent_intervention::Config {
@@ -133,9 +129,6 @@ enum Scorer {
 
 impl AccessMonitor {
     /// Fits on `parts.fit`, and scores the decoys of `parts.calibrate`.
-    ///
-    /// # Errors
-    /// Too few problems.
     pub fn fit(features: &AccessFeatures, labels: &Labels, parts: &Parts, seed: u64) -> Result<Self> {
         let AccessFeatures { access, x, there } = features;
         let decoys = |part: &[usize]| -> Vec<usize> {
@@ -177,16 +170,9 @@ impl AccessMonitor {
         }
     }
 
-    /// The threshold above which at most the share `rate` of decoys lies, and the number of decoys that it was set on; `None` if they are
-    /// too few for this rate.
+    /// The threshold above which at most the share `rate` of decoys lies, and their number; `None` if they are too few for this rate.
     pub fn threshold(&self, rate: f64) -> Option<(f64, usize)> {
         Some((threshold(&self.honest, rate)?, self.honest.len()))
-    }
-}
-
-impl AccessFeatures {
-    pub fn access(&self) -> Access {
-        self.access
     }
 }
 

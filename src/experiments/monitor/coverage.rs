@@ -36,9 +36,6 @@ pub struct Coverage {
 pub type Coverages = BTreeMap<(Access, Letters, u64), Coverage>;
 
 /// Runs the study's problems, and fits monitors of these levels of access on `resamplings` samples of them.
-///
-/// # Errors
-/// As [`super::rows`], and a sample that is not smaller than the pool.
 pub fn measure(
     study: &Study,
     config: &Config,
@@ -50,7 +47,7 @@ pub fn measure(
     let pool = labels.trigger.len();
     let (x, there) = bench.latents(normal)?;
     let mut features = access::read(study, normal, &x, &there)?;
-    features.retain(|features| levels.contains(&features.access()));
+    features.retain(|features| levels.contains(&features.access));
     let unseen: BTreeSet<&str> = parts.held_out.iter().map(|&problem| labels.letter[problem].as_str()).collect();
     let unseen = Vec::from_iter(unseen);
 
@@ -87,7 +84,7 @@ pub fn measure(
                         Ok((interval.covers(share), share))
                     };
                     let ((recall, _), (alarms, share)) = (holds(true)?, holds(false)?);
-                    covered.push(((features.access(), letters, (rate * 1e6) as u64), (recall, alarms, share)));
+                    covered.push(((features.access, letters, (rate * 1e6) as u64), (recall, alarms, share)));
                 }
             }
         }

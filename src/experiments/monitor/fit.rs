@@ -29,9 +29,6 @@ pub struct Labels {
 
 impl Labels {
     /// Share of problems for which it holds.
-    ///
-    /// # Errors
-    /// Problems of fewer than two programs.
     pub fn share(&self, problems: &[usize], seed: u64, holds: impl Fn(usize) -> bool) -> Result<Estimate> {
         let events: Vec<(usize, bool)> = problems.iter().map(|&row| (self.groups[row], holds(row))).collect();
         by_problem::share(seed, &events)?.context("its problems are of fewer than two programs: use more problems")
@@ -50,9 +47,6 @@ pub struct Parts {
 
 impl Parts {
     /// Sets aside problems with held-out letters; of the others half for fitting, a quarter each for calibration and for judging.
-    ///
-    /// # Errors
-    /// Too few problems.
     pub fn new(labels: &Labels, held_out: &[&str], seed: u64) -> Result<Self> {
         let all = 0..labels.letter.len();
         let (held_out, known): (Vec<usize>, Vec<usize>) =
@@ -82,9 +76,6 @@ pub struct Linear {
 impl Linear {
     /// Fits on `parts.fit`, and sets the threshold that flags the share `recall` of the triggers of `parts.calibrate`. `x` is
     /// `[problems, columns]`; problems that are not `there` are not fitted on, and never flagged.
-    ///
-    /// # Errors
-    /// Too few problems of either kind.
     pub fn fit(
         x: &Array2<f64>,
         there: &[bool],
@@ -140,9 +131,6 @@ impl Linear {
     }
 
     /// Evaluates it on some problems. `rounding`: relative rounding error of x's columns.
-    ///
-    /// # Errors
-    /// Too few problems of either kind.
     pub fn judge(
         &self,
         (x, there, rounding): (&Array2<f64>, &[bool], f64),
@@ -215,8 +203,7 @@ pub struct Judgement {
     pub letters_apart: (f64, f64),
 }
 
-/// The share of pairs (trigger, other) in which the trigger is higher, with ties as one half, and its exact two-sided p-value under all
-/// assignments of the labels. At most 16 values.
+/// The share of pairs (trigger, other) in which the trigger is higher (ties: one half), and its exact two-sided p-value. At most 16 values.
 fn by_letter(scores: &[(bool, f64)]) -> (f64, f64) {
     let triggers = scores.iter().filter(|(is, _)| *is).count();
     let pairs = triggers * (scores.len() - triggers);

@@ -35,10 +35,12 @@ use ndarray::{Array1, Array2, Axis};
 use rand::seq::SliceRandom;
 
 use super::markdown::table_of;
-use super::{About, Journal};
+use super::{About, Journal, check_of};
 use crate::nth::Nth;
 use crate::progress::say;
 use crate::random::keyed;
+use crate::recipe::MOST_ROWS;
+use crate::recipe::Range::{Below, Count, Each, PositiveShare};
 use crate::schema::{Edit, HiddenValueRow, Letters, Monitor, MonitorAccessRow, MonitorRow, Quantity, RowFile};
 use crate::stats::by_problem::{cell, mean};
 use crate::stats::probe::{TooFew, ValueProtocol};
@@ -57,32 +59,18 @@ pub const ABOUT: About = About::asking(
 settings! {
     pub struct Config {
         /// Minimum share of the triggers among calibration problems that the threshold flags.
-        pub recall: f64 = 0.95,
+        pub recall: f64 = 0.95 => PositiveShare,
         /// Random letters of each kind that the monitor does not see before it is judged; fewer than 4 allow no verdict.
-        pub held_out: usize = 4,
+        pub held_out: usize = 4 => Count(1, MOST_ROWS),
         /// Number of directions that the adversary removes.
         pub rounds: usize = 5,
         /// Shares of the full edit that the adversary also tries.
-        pub doses: Vec<f64> = vec![0.25, 0.5, 0.75],
+        pub doses: Vec<f64> = vec![0.25, 0.5, 0.75] => Each(&Below(1.0)),
         /// Rates of false alarms at which the levels of access are compared; empty: they are not.
-        pub false_alarms: Vec<f64> = vec![0.01, 0.05],
+        pub false_alarms: Vec<f64> = vec![0.01, 0.05] => Each(&Below(1.0)),
         /// Probes for values.
         pub value: ValueProtocol =
             ValueProtocol { c_grid: vec![0.1, 1.0, 10.0], draws: 500, ..ValueProtocol::default() }; ValueProtocol::SETTINGS,
-    }
-}
-
-impl Config {
-    fn check(&self) -> Result<()> {
-        let Self { recall, held_out, doses, .. } = self;
-        ensure!(*recall > 0.0 && *recall <= 1.0, "monitor.recall must be above 0 and at most 1, found {recall}");
-        ensure!(*held_out > 0, "monitor.held_out must be at least 1, found 0");
-        let fine = doses.iter().all(|dose| *dose > 0.0 && *dose < 1.0);
-        ensure!(fine, "monitor.doses must be between 0 and 1, found {doses:?}");
-        let rates = &self.false_alarms;
-        let fine = rates.iter().all(|rate| *rate > 0.0 && *rate < 1.0);
-        ensure!(fine, "monitor.false_alarms must be between 0 and 1, found {rates:?}");
-        Ok(())
     }
 }
 
@@ -98,7 +86,6 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
     Ok(table(&found))
 }
 
-/// The rows of the experiment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Found {
     pub monitors: Vec<MonitorRow>,
@@ -134,18 +121,12 @@ type Edited = (Edit, usize, f64);
 const UNTOUCHED: Edited = (Edit::Untouched, 0, 0.0);
 
 /// Monitors, levels of access, and hidden values in latents.
-///
-/// # Errors
-/// Settings out of range, another task, no blocks, too few problems, failures of the decoder.
 pub fn rows(study: &Study, config: &Config) -> Result<Found> {
-    config.check()?;
+    check_of("monitor", config, Config::RANGES)?;
     rows_by(study, config, hidden_values(study)?)
 }
 
 /// The covert values of each problem of the task `organism`.
-///
-/// # Errors
-/// Another task.
 fn hidden_values(study: &Study) -> Result<Vec<Hidden>> {
     let other = || study.inapplicable("its problems are not of the task `organism`");
     let Some(Task::Organism(task)) = &study.recipe.task else { return Err(other().into()) };
@@ -155,7 +136,7 @@ fn hidden_values(study: &Study) -> Result<Vec<Hidden>> {
 
 /// [`rows`] with the caller's hidden values of each problem.
 pub fn rows_by(study: &Study, config: &Config, hidden: Vec<Hidden>) -> Result<Found> {
-    config.check()?;
+    check_of("monitor", config, Config::RANGES)?;
     MonitorBench::new(study, config, hidden)?.run()
 }
 
@@ -286,7 +267,7 @@ impl<'a> MonitorBench<'a> {
         let Self { study, config, labels, parts, .. } = self;
         let mut rows = vec![];
         for monitor in monitors {
-            let Some(features) = features.iter().find(|features| features.access() == monitor.access) else { continue };
+            let Some(features) = features.iter().find(|features| features.access == monitor.access) else { continue };
             let scores = monitor.scores(features);
             for &rate in &config.false_alarms {
                 let Some((threshold, calibrated)) = monitor.threshold(rate) else {

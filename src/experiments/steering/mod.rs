@@ -14,11 +14,13 @@
 
 mod trials;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 
 use super::markdown::{table_of, titled};
-use super::{About, Files, Journal, Unfit, layers_named, steps_named};
+use super::{About, Files, Journal, Unfit, check_of, layers_named, steps_named};
 use crate::nth::Nth;
+use crate::recipe::MOST_ROWS;
+use crate::recipe::Range::{Count, Each, Positive};
 use crate::schema::{RowFile, SteeringRow, SteeringTrialRow, steerings, stream_name};
 use crate::stats::grouped_holdout;
 use crate::store::Measurements;
@@ -39,29 +41,21 @@ settings! {
         /// Latent steps; empty: all that the problems have.
         pub steps: Vec<Nth> = vec![],
         /// Doses of `add`, in differences of the means.
-        pub doses: Vec<f64> = vec![0.5, 1.0, 2.0],
+        pub doses: Vec<f64> = vec![0.5, 1.0, 2.0] => Each(&Positive),
         /// Whether to also remove the state's component along the direction.
         pub project_out: bool = true,
         /// Problems that are steered, at most.
         pub problems: usize = 60,
         /// Minimum number of blocks in a value's mean.
-        pub least: usize = 5,
+        pub least: usize = 5 => Count(1, MOST_ROWS),
     }
 }
 
 impl Config {
     fn check(&self, study: &Study) -> Result<()> {
-        let layers = study.model.layers.len();
-        if let Some(layer) = self.layers.iter().find(|layer| **layer > layers) {
-            bail!(
-                "steering.layers: no layer {layer}; 0 is the embedding, {layers} the output of {}",
-                stream_name(layers)
-            );
-        }
-        let sound = self.doses.iter().all(|dose| dose.is_finite() && *dose > 0.0);
-        ensure!(sound, "steering.doses must be above 0, found {:?}", self.doses);
+        check_of("steering", self, Self::RANGES)?;
+        layers_named("steering", &self.layers, study.model.layers.len())?;
         ensure!(!self.doses.is_empty() || self.project_out, "steering has nothing to do: no doses and no project_out");
-        ensure!(self.least > 0, "steering.least must be at least 1, found 0");
         Ok(())
     }
 
@@ -78,9 +72,6 @@ impl Config {
 }
 
 /// Needs a generated task, or solutions with calculations.
-///
-/// # Errors
-/// Settings that are impossible on the model.
 pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     config.check(study)?;
     let why = || {
@@ -92,9 +83,6 @@ pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
 pub(crate) const FILES: &[Files] = &[(SteeringTrialRow::NAME, SteeringRow::NAME)];
 
 /// Steers the problems that `rows` lacks.
-///
-/// # Errors
-/// No block with a known value; too few blocks of two values; a steered state that was never reached; failures of the decoder.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<SteeringTrialRow>) -> Result<()> {
     study.say("steering");
     trials(study, config, of_study(study)?.as_ref(), rows)

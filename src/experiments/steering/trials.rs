@@ -137,9 +137,6 @@ impl Trials<'_> {
     }
 
     /// Every cell of some targets, each with its number, with both directions.
-    ///
-    /// # Errors
-    /// A state that was never reached; failures of the decoder.
     pub fn of_targets(&self, numbered: &[(usize, Target)]) -> Result<Vec<SteeringTrialRow>> {
         let targets: Vec<&Target> = numbered.iter().map(|(_, target)| target).collect();
         let study = self.study;

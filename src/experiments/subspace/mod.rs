@@ -34,6 +34,8 @@ use crate::latent::Controller;
 use crate::model::HookPoint;
 use crate::nth::Nth;
 use crate::random::keyed;
+use crate::recipe::MOST_ROWS;
+use crate::recipe::Range::{BelowOne, Count, Each, Positive};
 use crate::schema::{
     Donors, Rotation, RowFile as _, SubspaceDirectionRow, SubspaceRow, Variable, adjust, beyond_chance, stream_name,
 };
@@ -58,36 +60,32 @@ settings! {
         /// Latent steps; empty: all that the blocks have.
         pub steps: Vec<Nth> = vec![],
         /// Dimensions of the learnt subspaces.
-        pub ranks: Vec<usize> = vec![1, 2, 4, 8],
+        pub ranks: Vec<usize> = vec![1, 2, 4, 8] => Each(&Count(1, MOST_ROWS)),
         /// Pairs to learn from, at most.
         pub pairs: usize = 128,
         /// Pairs of each kind to be judged on, at most.
         pub judged: usize = 100,
         /// Share of the values that no training pair has.
-        pub unseen: f64 = 0.25,
+        pub unseen: f64 = 0.25 => BelowOne,
         /// Updates of the columns.
         pub updates: usize = 120,
         /// Pairs of one update.
         pub batch: usize = 32,
         /// Radians by which a column turns in the first update, on average.
-        pub learning_rate: f64 = 0.03,
+        pub learning_rate: f64 = 0.03 => Positive,
         /// Random subspaces of each rank.
-        pub draws: usize = 3,
+        pub draws: usize = 3 => Count(1, MOST_ROWS),
     }
 }
 
 impl Config {
     /// The requested layers.
     fn check(&self, study: &Study) -> Result<Vec<usize>> {
-        check_of("subspace", self)?;
+        check_of("subspace", self, Self::RANGES)?;
         let layers = layers_named("subspace", &self.layers, study.model.layers.len())?;
         let width = study.model.config().hidden_size;
         let fits = self.ranks.iter().all(|rank| (1..=width).contains(rank));
         ensure!(fits && !self.ranks.is_empty(), "subspace.ranks must be from 1 to {width}, found {:?}", self.ranks);
-        ensure!((0.0..1.0).contains(&self.unseen), "subspace.unseen must be from 0 to below 1, found {}", self.unseen);
-        let rate = self.learning_rate;
-        ensure!(rate.is_finite() && rate > 0.0, "subspace.learning_rate must be above 0, found {rate}");
-        ensure!(self.draws >= 1, "subspace.draws must be at least 1, found 0");
         Ok(layers)
     }
 }
@@ -116,7 +114,6 @@ struct Search<'a> {
     masked: Vec<u32>,
 }
 
-/// One subspace and its variable.
 #[derive(Clone, Copy)]
 struct SubspaceJob<'p> {
     variable: Variable,
@@ -127,9 +124,6 @@ struct SubspaceJob<'p> {
 }
 
 /// Writes the rows, and the columns of every subspace.
-///
-/// # Errors
-/// As [`rows_by`]; a folder that cannot be written.
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     config.check(study)?;
     let (rows, directions) = rows_by(study, config, &*of_study(study)?)?;
@@ -141,9 +135,6 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 }
 
 /// One row per subspace and kind of donors, and one per column of a subspace. The caller's arithmetic predicts the answers.
-///
-/// # Errors
-/// Settings out of range; too few blocks that determine an answer; failures of the decoder.
 pub fn rows_by(
     study: &Study,
     config: &Config,
@@ -202,7 +193,6 @@ pub fn rows_by(
     Ok((rows, directions))
 }
 
-/// One judged exchange.
 struct JudgedExchange {
     problem: usize,
     hit: bool,
@@ -212,7 +202,6 @@ struct JudgedExchange {
     chance: f64,
 }
 
-/// Effect of one subspace.
 struct SubspaceEffect {
     trained_on: usize,
     /// Training pairs with the trained answer, and their number; draws pooled.

@@ -33,9 +33,6 @@ impl Target {
 
 /// Every target of the problems' normal runs, in their order: blocks with a known step in correct answers, if each later step is in a
 /// block too. The text after the block does not state the value, so that it is the same for every value.
-///
-/// # Errors
-/// A token outside the vocabulary; failures of the decoder.
 pub fn targets(study: &Study) -> Result<Vec<Target>> {
     let sweep = study.sweep()?;
     sweep.switches()?;
@@ -130,9 +127,6 @@ pub struct Exchanges<'a> {
 
 impl Exchanges<'_> {
     /// Draws pairs, at most `most` of each kind: one donor for each target in turn, then a second one, and so on.
-    ///
-    /// # Errors
-    /// Targets of a single problem; an answer that cannot be encoded.
     pub fn pairs(&self, most: [usize; 2], unseen: f64) -> Result<Pairs> {
         let seed = self.study.seed;
         let groups = self.study.corpus.groups();
@@ -197,8 +191,7 @@ impl Exchanges<'_> {
         Ok(pairs)
     }
 
-    /// The first token of the answer if the target's block had the donor's value; `None` if it equals the gold one or (for an operand) the
-    /// prediction from the donor's value.
+    /// First token of the answer with the donor's value; `None` if it is the gold one or (operand) the prediction from the donor's value.
     fn predicted(&self, target: &Target, donor: &BlockValue) -> Result<Option<u32>> {
         let (BlockValue { problem, step, .. }, arithmetic) = (target.held, self.arithmetic);
         let corpus = &self.study.corpus;

@@ -67,9 +67,6 @@ pub struct Columns(Array2<f64>);
 
 impl Columns {
     /// Uniform over all subspaces of this rank.
-    ///
-    /// # Errors
-    /// A rank above the width.
     pub fn random(width: usize, rank: usize, rng: &mut ChaCha8Rng) -> Result<Self> {
         ensure!((1..=width).contains(&rank), "subspace.ranks: a state of width {width} has no subspace of rank {rank}");
         Self::orthonormal(Array2::from_shape_simple_fn((width, rank), || normal(rng)))
@@ -138,9 +135,6 @@ impl Columns {
     /// Descent over subspaces (the gradient's component outside the span, with momentum; Edelman, Arias and Smith 1998). Each update has the
     /// length of the learning rate, whatever the size of the gradient; the rate decays to zero by half a cosine. One scale for the whole
     /// matrix: per-entry scales as in Adam would depend on the basis of the stream.
-    ///
-    /// # Errors
-    /// A rotation that is not finite; failures of the model.
     pub fn learnt(at: At, lessons: Lessons, rank: usize, how: &Config, rng: &mut ChaCha8Rng) -> Result<Self> {
         let width = at.model.config().hidden_size;
         let (aside, mut used): (Vec<usize>, Vec<usize>) =

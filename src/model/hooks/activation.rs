@@ -1,7 +1,9 @@
 //! The value at a hook point.
 
 use anyhow::{Result, bail};
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Tensor, TensorData};
+
+use crate::model::kept::matrix::index;
 
 /// The value at a hook point, which determines the rank.
 #[derive(Clone, Debug)]
@@ -11,7 +13,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Whether the mask hides this attention score.
+    /// Whether the mask hides this attention score, of a model in f32 or bf16.
     pub(crate) fn is_masked(score: f32) -> bool {
         score <= crate::ops::MASKED / 2.0
     }
@@ -72,19 +74,11 @@ impl Activation {
 
 /// `[N, D]` → its rows by number, `[n, D]`.
 pub(crate) fn rows_of(x: &Tensor<2>, rows: &[usize]) -> Tensor<2> {
-    let index: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
-    let shape = [index.len()];
-    x.clone().select(0, Tensor::<1, Int>::from_data(TensorData::new(index, shape), &x.device()))
-}
-
-mod sealed {
-    pub trait Rank {}
-    impl Rank for burn::tensor::Tensor<3> {}
-    impl Rank for burn::tensor::Tensor<4> {}
+    x.clone().select(0, index(rows, &x.device()))
 }
 
 /// Tensors that can be an [`Activation`]: rank 3 and rank 4.
-pub trait Hookable: sealed::Rank + Clone + Sized {
+pub trait Hookable: Clone + Sized {
     fn wrap(self) -> Activation;
     fn unwrap_from(value: Activation) -> Option<Self>;
     fn device_of(&self) -> Device;

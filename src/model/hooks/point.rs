@@ -53,7 +53,7 @@ pub enum PointKind {
     BoundaryLogits,
 }
 
-const PER_LAYER: [(PointKind, &str); 24] = [
+const PER_LAYER: [(PointKind, &str); 26] = [
     (PointKind::ResidPre, "hook_resid_pre"),
     (PointKind::Ln1Scale, "ln1.hook_scale"),
     (PointKind::Ln1Normalized, "ln1.hook_normalized"),
@@ -78,10 +78,9 @@ const PER_LAYER: [(PointKind, &str); 24] = [
     (PointKind::ExpertWeights, "mlp.hook_expert_weights"),
     (PointKind::Ln2PostScale, "ln2_post.hook_scale"),
     (PointKind::Ln2PostNormalized, "ln2_post.hook_normalized"),
+    (PointKind::MlpOut, "hook_mlp_out"),
+    (PointKind::ResidPost, "hook_resid_post"),
 ];
-
-const PER_LAYER_TAIL: [(PointKind, &str); 2] =
-    [(PointKind::MlpOut, "hook_mlp_out"), (PointKind::ResidPost, "hook_resid_post")];
 
 const GLOBAL: [(PointKind, &str); 7] = [
     (PointKind::Embed, "hook_embed"),
@@ -95,8 +94,7 @@ const GLOBAL: [(PointKind, &str); 7] = [
 
 impl PointKind {
     fn suffix(self) -> &'static str {
-        let all = PER_LAYER.iter().chain(&PER_LAYER_TAIL).chain(&GLOBAL);
-        all.clone().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
+        PER_LAYER.iter().chain(&GLOBAL).find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
     }
 
     /// Whether the stream is divided by the value: the scale of any norm.
@@ -127,12 +125,11 @@ impl HookPoint {
         Self { layer: Some(layer), kind }
     }
 
-    /// Every point of a model with `layers` blocks, in firing order.
+    /// Every point of a model with `layers` blocks: the embedding, the blocks in firing order, all others.
     pub fn all(layers: usize) -> Vec<Self> {
         let mut points = vec![Self::new(PointKind::Embed)];
         for layer in 0..layers {
-            let kinds = PER_LAYER.iter().chain(&PER_LAYER_TAIL);
-            points.extend(kinds.map(|(kind, _)| Self::at(layer, *kind)));
+            points.extend(PER_LAYER.iter().map(|(kind, _)| Self::at(layer, *kind)));
         }
         points.extend(GLOBAL.iter().skip(1).map(|(kind, _)| Self::new(*kind)));
         points

@@ -87,6 +87,12 @@ impl AdaptedMatrix {
         learnt.folded().factors.map(|(a, b)| factors([a, b])).transpose()
     }
 
+    /// Fixed and trained factors, A `[d_in, r]` and B `[r, d_out]`, the scale in B.
+    fn pairs(&self) -> impl Iterator<Item = (Tensor<2>, Tensor<2>)> {
+        let trained = self.lora.as_ref().map(|lora| (lora.a.val(), lora.b.val().mul_scalar(lora.scale)));
+        self.factors.iter().cloned().chain(trained)
+    }
+
     /// Rows that it has: outputs of the map, or tokens of a table.
     fn height(&self) -> usize {
         self.matrix.rows() + self.learnt.as_ref().map_or(0, |learnt| learnt.val().dims()[0])
@@ -124,9 +130,7 @@ impl AdaptedMatrix {
             }
             None => linear_stored_back(y.clone(), &self.matrix),
         };
-        let trained = self.lora.as_ref().map(|lora| (lora.a.val(), lora.b.val().mul_scalar(lora.scale)));
-        let factors = self.factors.iter().cloned().chain(trained);
-        factors.fold(x, |x, (a, b)| x + linear(linear(y.clone(), b.transpose()), a.transpose()))
+        self.pairs().fold(x, |x, (a, b)| x + linear(linear(y.clone(), b.transpose()), a.transpose()))
     }
 
     /// Rows of the matrix as floats, `[n, d_in]`; `None`: all.
@@ -176,8 +180,7 @@ impl AdaptedMatrix {
             return values;
         }
         let rows = rows();
-        let trained = self.lora.as_ref().map(|lora| (lora.a.val(), lora.b.val().mul_scalar(lora.scale)));
-        for (a, b) in self.factors.iter().cloned().chain(trained) {
+        for (a, b) in self.pairs() {
             let b = match &rows {
                 Some(rows) => b.select(1, rows.clone()),
                 None => b,

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use burn::module::{LoraAdapter, Param, ParamId};
-use burn::tensor::{Device, Distribution, Tensor};
+use burn::tensor::{Distribution, Tensor};
 
 use crate::model::Decoder;
 use crate::model::checkpoint::{EMBED, HEAD};
@@ -36,19 +36,23 @@ impl Decoder {
     }
 
     /// Converts stored tables of tokens to floats, to train them whole; those with trained rows are unchanged.
-    pub(crate) fn with_float_tables(mut self) -> Result<Self> {
+    pub(crate) fn with_float_tables(self) -> Result<Self> {
         let device = self.device();
-        let floats = |matrix: Matrix, name: &str, is_head: bool| match matrix {
+        self.with_tables(|matrix, name| match matrix {
             Matrix::Kept(kept) if !kept.learns_rows() => {
                 let table = kept.rows(None, &device)?.detach();
-                let table = if is_head { table.transpose() } else { table };
+                let table = if name == HEAD { table.transpose() } else { table };
                 Ok(Matrix::Dense(Param::initialized(ParamId::from(fnv1a(name.bytes())), table)))
             }
-            other => anyhow::Ok(other),
-        };
-        self.embed_tokens = floats(self.embed_tokens, EMBED, false)?;
+            other => Ok(other),
+        })
+    }
+
+    /// Replaces the tables of tokens, each by name.
+    fn with_tables(mut self, change: impl Fn(Matrix, &str) -> Result<Matrix>) -> Result<Self> {
+        self.embed_tokens = change(self.embed_tokens, EMBED)?;
         if let Some(mut head) = self.lm_head.take() {
-            head.weight = floats(head.weight, HEAD, true)?;
+            head.weight = change(head.weight, HEAD)?;
             self.lm_head = Some(head);
         }
         Ok(self)
@@ -58,7 +62,7 @@ impl Decoder {
     ///
     /// # Errors
     /// Tokens that are not the last.
-    pub fn learning_tokens(mut self, tokens: &[u32]) -> Result<Self> {
+    pub fn learning_tokens(self, tokens: &[u32]) -> Result<Self> {
         let (all, n) = (self.config().vocab_size, tokens.len());
         let mut sorted = tokens.to_vec();
         sorted.sort_unstable();
@@ -68,19 +72,13 @@ impl Decoder {
              tokens are {sorted:?} of {all}: use --dtype f32, or lora.only_new_rows = false"
         );
         let device = self.device();
-        let apart = |matrix: Matrix, name: &str, device: &Device| match matrix {
+        self.with_tables(|matrix, name| match matrix {
             Matrix::Kept(kept) => {
                 let id = ParamId::from(fnv1a(format!("{name}.learnt").bytes()));
-                kept.learning_from(all - n, id, device).map(Matrix::Kept)
+                kept.learning_from(all - n, id, &device).map(Matrix::Kept)
             }
             floats => Ok(floats),
-        };
-        self.embed_tokens = apart(self.embed_tokens, EMBED, &device)?;
-        if let Some(mut head) = self.lm_head.take() {
-            head.weight = apart(head.weight, HEAD, &device)?;
-            self.lm_head = Some(head);
-        }
-        Ok(self)
+        })
     }
 
     /// Merges trained factors over stored matrices into the fixed ones: one factor pair each. Outside autodiff.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Result;
 
 use super::patching::{Cell, HeadPatchRow, NodeKey, PatchMode, PatchedNodeRow, shares};
-use super::{Component, Form};
+use super::{Component, Form, place_name};
 use crate::schema::{Identity, Measurement, ResampledUnit};
 use crate::stats::{Bootstrap, Estimate, LEVEL, spearman};
 
@@ -217,14 +217,13 @@ fn compared(
         rank_correlation,
         mean_miss: misses().sum::<f64>() / by.len() as f64,
         worst_miss: misses().fold(0.0, f64::max),
-        worst_cell: cells.keys().nth(worst).map(called).unwrap_or_default(),
+        worst_cell: cells.keys().nth(worst).map(label).unwrap_or_default(),
         worst_predicted: by[worst],
         worst_exact: moved[worst],
     }))
 }
 
 /// `L2H0 at latent[1], 1 back`.
-fn called(&(place, back, component, layer, head): &Cell) -> String {
-    let back = back.filter(|b| *b > 0).map_or_else(String::new, |b| format!(", {b} back"));
-    format!("{} at {place}{back}", component.label(Some(layer), head))
+fn label(&(place, back, component, layer, head): &Cell) -> String {
+    format!("{} at {}", component.label(Some(layer), head), place_name(place, back))
 }

@@ -6,7 +6,8 @@ use anyhow::{Context, Result};
 
 use super::Form;
 use crate::schema::Identity;
-use crate::stats::{Bootstrap, Estimate, LEVEL, wilson};
+use crate::schema::verdict::ratio_of_sums;
+use crate::stats::{Estimate, LEVEL, wilson};
 
 rows! {
     /// One edge. The file has the circuit's edges, and the others with the largest scores.
@@ -74,7 +75,9 @@ rows! {
         #[serde(flatten)]
         pub identity: Identity,
         pub form: Form => DirectLogitRow,
-        pub pair: usize => "index from 0": "the pair: of a single edge one in which the circuit is looked for, of a set one on which it is tested",
+        pub pair: usize => "index from 0":
+            "the pair, among the usable ones of its form: of a single edge one in which the circuit is looked for, of a set one on \
+                which it is tested",
         pub circuit: Option<Circuit> => "name": "as in circuits; absent of a single edge",
         /// Index of the set among those of its kind; for `less_one`, 0 is the whole circuit. For a single edge, its rank.
         pub number: usize => "count": "which of several sets of edges; of an edge its rank",
@@ -99,20 +102,14 @@ measured!(
     (Some(row.form), row.pair)
 );
 
-/// Σ moved / Σ whole of pairs; the interval resamples pairs.
+/// Σ moved / Σ whole of pairs.
 fn share(seed: u64, pairs: &[&EdgePairRow], moved: &[f64]) -> Result<Estimate> {
-    Bootstrap::seeded(seed).units(moved.len(), |counts| {
-        let sum = |value: &dyn Fn(usize) -> f64| -> f64 {
-            counts.iter().enumerate().map(|(i, &times)| f64::from(times) * value(i)).sum()
-        };
-        sum(&|i| moved[i]) / sum(&|i| pairs[i].clean - pairs[i].corrupt)
-    })
+    let both: Vec<[f64; 2]> =
+        moved.iter().zip(pairs).map(|(moved, pair)| [*moved, pair.clean - pair.corrupt]).collect();
+    ratio_of_sums(seed, &both)
 }
 
 /// Edges and circuits of every form, from the rows of all pairs in the order of their keys.
-///
-/// # Errors
-/// A circuit that lacks a pair; as the bootstrap's.
 pub(crate) fn circuits(rows: &[EdgePairRow]) -> Result<(Vec<EdgeRow>, Vec<CircuitRow>)> {
     let (mut edges, mut circuits) = (vec![], vec![]);
     for form in Form::ALL {

@@ -40,7 +40,6 @@ names! {
         Value = "value",
         /// `<swi>`, where a clause is tagged.
         Swi = "swi",
-        /// `</swi>`.
         SwiEnd = "swi_end",
     }
 
@@ -65,8 +64,7 @@ names! {
     }
 }
 
-/// Name of the residual stream after this many layers, in the numbers of hooks: `embedding`, then the layer that wrote it
-/// (`blocks.0`, `blocks.1`, …).
+/// Name of the residual stream after this many layers: `embedding`, then the layer that wrote it (`blocks.0`, …).
 pub fn stream_name(layers_passed: usize) -> String {
     layers_passed.checked_sub(1).map_or_else(|| "embedding".into(), |layer| format!("blocks.{layer}"))
 }

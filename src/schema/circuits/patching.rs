@@ -29,8 +29,7 @@ rows! {
         #[serde(flatten)]
         pub identity: Identity,
         pub form: Form => DirectLogitRow,
-        /// Number of the candidate problem: the same in both forms.
-        pub pair: usize => PatchedPlaceRow,
+        pub pair: usize => "index from 0": "the pair, among all candidates (of a file: its distinct pairs); the same in both forms",
         pub mode: PatchMode => HeadPatchRow,
         pub component: Component => DirectLogitRow,
         pub layer: usize => LensRow,
@@ -86,8 +85,7 @@ rows! {
         pub back: Option<usize> => AttentionRow,
         /// Σ moved / Σ whole.
         pub effect: Estimate => PatchRow,
-        /// Sign test that more than half of the pairs move by more than `least` of their difference to one side, Holm-adjusted over the
-        /// cells of a form and mode.
+        /// Sign test that more than half of the pairs move by more than `least` to one side, Holm-adjusted over the cells of a form and mode.
         pub p_holm: f64 => AccuracyRow,
     }
 }
@@ -102,8 +100,7 @@ impl HeadPatchRow {
     }
 }
 
-/// A note if no cell can be significant with so few pairs: even if all move to one side, the sign test gives 2 · ½ⁿ, and Holm's
-/// correction multiplies the smallest p by the number of cells.
+/// A note if no cell can be significant: the smallest p is 2 · ½ⁿ, and Holm multiplies it by the number of cells.
 pub(crate) fn too_few(rows: &[HeadPatchRow]) -> Option<String> {
     let n = rows.iter().map(|row| row.identity.n).max()?;
     let mut maps: BTreeMap<(Form, PatchMode), usize> = BTreeMap::new();

@@ -10,8 +10,7 @@ use crate::schema::verdict::adjust;
 use crate::stats::{Bootstrap, Estimate, FEWEST, Flips, LEVEL, accuracy};
 
 rows! {
-    /// Outcome of one problem steered at one cell: with the direction from the mean state of its value to that of another value, and with
-    /// a random direction of the same length.
+    /// One problem steered at one cell, along the direction between two values' mean states and along a random one of the same length.
     pub struct SteeringTrialRow {
         /// `n` counts the steered problems.
         #[serde(flatten)]
@@ -65,8 +64,7 @@ rows! {
         pub random_kept: Estimate => "share": "the same with the random direction",
         pub length: f64 => "share": "mean length of what was added or removed, of the state's own length",
         pub random_length: f64 => "share": "the same of the random direction",
-        /// Exact McNemar test of the direction against the random one (for `add`, of hits; for `project_out`, of answers that are still
-        /// right), Holm-adjusted over all cells.
+        /// Exact McNemar test against the random direction (of hits; for `project_out` of right answers), Holm-adjusted over all cells.
         pub p_holm: f64 => AccuracyRow,
     }
 }

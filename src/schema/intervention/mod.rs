@@ -54,8 +54,7 @@ names! {
         /// The model opens them.
         #[default]
         Own = "own",
-        /// Problems without one are forced to open one where p(`<swi>`) was highest, in the normal run too: this compares how such a block
-        /// works, not whether it would be opened.
+        /// Problems without one are forced to open one where p(`<swi>`) was highest, in the normal run too.
         Forced = "forced",
     }
 }
@@ -102,8 +101,7 @@ rows! {
         pub predicted: Option<String> => "text": "the answer that arithmetic predicts from the exchanged value",
         /// For `known_value`: share of the possible donors that predict the given answer.
         pub chance: Option<f64> => KnownValueRow,
-        /// For `known_value`: the answer if the donor's block encodes the first operand of its step; absent if that predicts no change or
-        /// the same as `predicted`.
+        /// For `known_value`; absent if it predicts no change or the same as `predicted`.
         pub operand_predicted: Option<String> => "text":
             "the answer if the donor's block holds its step's first operand, if that is another one",
         pub operand_chance: Option<f64> => "share":
@@ -142,13 +140,10 @@ rows! {
         pub accuracy: Estimate => AccuracyRow,
         pub accuracy_change: Estimate => PartSwapRow,
         pub answer_changed: Estimate => "share": "answers that differ from the normal run's",
-        #[serde(default)]
         pub guess: Option<f64> => EarlyStopRow,
-        #[serde(default)]
         pub before: Option<Estimate> => "share":
             "right in the normal run among the problems that are changed (of the normal run: where it switched)",
         pub diagnostic_accuracy: Option<Estimate> => "share": "right among the problems where the normal run switched and was right",
-        #[serde(default)]
         pub diagnostic_by_luck: Option<f64> => "count":
             "diagnostic problems expected to be right by luck, if every wrong answer was a guess",
         pub wrong_to_right: Option<Estimate> => "share": "of the normal run's wrong answers that are right",

@@ -162,8 +162,7 @@ fn pooled(seed: u64, events: &[(usize, bool)], draws: usize) -> Result<Option<Es
     Ok(Some(Estimate { value, low, high, n: 1 }))
 }
 
-/// Rate of the predicted answer over the exchanges of all draws, for each assumption about the block's content; intervals resample
-/// problems. Empty for another mode.
+/// Rate of the predicted answer for each assumption about the block's content; intervals resample problems. Empty for another mode.
 fn known(draws: &[GradedDraw]) -> Result<Vec<KnownValueRow>> {
     if draws[0][0].mode != KnownValueRow::MODE {
         return Ok(vec![]);
@@ -181,8 +180,7 @@ fn known(draws: &[GradedDraw]) -> Result<Vec<KnownValueRow>> {
     Ok(by_value.into_iter().chain(by_operand).collect())
 }
 
-/// The row of one assumption: `exchanged` returns the predicted answer and its chance. `None` if fewer than two problems have such an
-/// exchange.
+/// The row of one assumption: `exchanged` returns the predicted answer and its chance. `None` for fewer than two problems.
 fn graded(
     draws: &[GradedDraw],
     holds: Holds,

@@ -214,8 +214,6 @@ pub struct EdgeWeights {
 }
 
 impl EdgeWeights {
-    /// # Errors
-    /// Blocks without a norm before attention or MLP; a failed copy from the device.
     pub fn new(model: &Decoder) -> Result<Self> {
         let config = model.config();
         let all = |of: fn(&Attention) -> &Linear| {
@@ -247,7 +245,6 @@ impl EdgeWeights {
     }
 }
 
-/// A head's columns in a matrix of all heads.
 pub(super) fn columns(matrix: &Array2<f32>, head: usize, head_dim: usize) -> ndarray::ArrayView2<'_, f32> {
     matrix.slice(s![.., head * head_dim..(head + 1) * head_dim])
 }

@@ -162,8 +162,7 @@ impl Leaf {
         Ok((value, Self { point: site.point, zeros, places, width, values }))
     }
 
-    /// Stores activations and gradients by sequence. A leaf without a path to the logits (the last block at a position whose state is not
-    /// read) has gradient 0.
+    /// Stores activations and gradients by sequence. A leaf without a path to the logits has gradient 0.
     fn read(self, gradients: &Gradients, out: &mut [Slope]) -> Result<()> {
         let found = match self.zeros.grad(gradients) {
             Some(found) => Activation::Rank3(found).to_vec()?,

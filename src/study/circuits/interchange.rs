@@ -36,8 +36,6 @@ pub(crate) struct Interchange<'a> {
 pub(crate) type GivenState<'s> = (usize, &'s [f32]);
 
 impl<'a> Interchange<'a> {
-    /// # Errors
-    /// No sequences, a position that is not a latent, failures of the model.
     pub fn new(study: &'a Study, places: &[(&'a Sequence, usize)]) -> Result<Self> {
         ensure!(!places.is_empty(), "no sequences to exchange states of");
         let (rows, at): (Vec<&Sequence>, Vec<usize>) = places.iter().copied().unzip();
@@ -56,9 +54,6 @@ impl<'a> Interchange<'a> {
     }
 
     /// Final states `[n, D]` (after the final norm) of these sequences, with states exchanged at a point of the residual stream.
-    ///
-    /// # Errors
-    /// A state of another width, a position that was not reached, failures of the model.
     pub fn finals(&self, point: HookPoint, given: &[GivenState], within: &Within) -> Result<Tensor<2>> {
         let which: Vec<usize> = given.iter().map(|(row, _)| *row).collect();
         let rows: Vec<&Sequence> = which.iter().map(|&row| self.rows[row]).collect();

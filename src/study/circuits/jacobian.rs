@@ -123,8 +123,7 @@ fn first_copy<'a>(site: &'a Site) -> impl Iterator<Item = &'a Place> {
     site.places.iter().filter(|place| place.batch == 0)
 }
 
-/// Zeros that require a gradient, `[copies, groups, D]`. A group's zeros are added to the state at all its positions, so that their
-/// gradient is the sum over the positions.
+/// Zeros `[copies, groups, D]` that require a gradient: added at all positions of a group, so that their gradient is the sum over them.
 struct GroupLeaf {
     point: HookPoint,
     groups: Vec<usize>,

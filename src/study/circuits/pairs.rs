@@ -27,8 +27,7 @@ use crate::text::{Problem, Sample, lines};
 pub struct Pair {
     /// Index of the candidate.
     pub number: usize,
-    /// The first candidate that shares a program with it, directly or through others: what is fitted on one of a group is not tested on
-    /// another.
+    /// The first candidate that shares a program with it, directly or through others: a group is never split between fit and test.
     pub group: usize,
     pub clean: Sequence,
     pub corrupt: Sequence,
@@ -133,11 +132,9 @@ pub(crate) fn no_twins(study: &Study, experiment: &str) -> Option<String> {
     })
 }
 
-/// Criteria for pairs.
 pub(crate) struct PairChoice<'a> {
     pub forms: &'a [Form],
-    /// Prompts to use; `None`: the first `candidates` problems of the recipe's task. Given prompts have no worked solutions: their text
-    /// form is the model's output without switching.
+    /// `None`: the first `candidates` problems of the task. Given prompts have no worked solutions: their text is decoded without switching.
     pub given: Option<&'a [PairPrompts]>,
     pub candidates: usize,
     /// Maximum number per form.
@@ -148,9 +145,6 @@ pub(crate) struct PairChoice<'a> {
 
 impl PairChoice<'_> {
     /// Calls `work` with the usable pairs of every form that has at least two, or four.
-    ///
-    /// # Errors
-    /// No form has enough; failures of `work`.
     pub fn each(&self, study: &Study, four: bool, mut work: impl FnMut(Form, &[Pair]) -> Result<()>) -> Result<()> {
         let (least, said) = if four { (4, "four") } else { (2, "two") };
         let mut any = false;
@@ -188,7 +182,6 @@ impl PairChoice<'_> {
     }
 }
 
-/// The pairs of the most common length.
 fn keep_most_common_length(pairs: Vec<Pair>) -> Vec<Pair> {
     let mut lengths: BTreeMap<usize, usize> = BTreeMap::new();
     pairs.iter().for_each(|pair| *lengths.entry(pair.clean.ids.len()).or_default() += 1);
@@ -196,8 +189,7 @@ fn keep_most_common_length(pairs: Vec<Pair>) -> Vec<Pair> {
     pairs.into_iter().filter(|pair| Some(pair.clean.ids.len()) == most).collect()
 }
 
-/// Decodes both prompts of every pair and returns those that agree up to a text token (the readout), at most `limit`. If the model
-/// may switch, the readout must come after a block.
+/// Decodes both prompts of every pair; returns at most `limit` that agree up to a text token, after a block unless it is suppressed.
 pub fn decoded(study: &Study, prompts: &[PairPrompts], switching: Switching, limit: usize) -> Result<Vec<Pair>> {
     let settings = DecodeSettings { switching, ..study.settings() };
     let decoding = study.decoding(&settings);
@@ -241,11 +233,7 @@ fn pair_traces(clean: &Trace, corrupt: &Trace, latent: u32, opened: bool) -> Res
     Ok(Some(Pair { number: 0, group: 0, clean, corrupt, says, clauses: vec![] }))
 }
 
-/// The task's twins as plain text of their solutions, cut before the last value, if the model predicts both values correctly; at
-/// most `limit`.
-///
-/// # Errors
-/// As [`task_prompts`]; failures of the model.
+/// At most `limit` twins as plain text of their solutions, cut before the last value, if the model predicts both values.
 pub fn as_text(study: &Study, candidates: usize, limit: usize) -> Result<Vec<Pair>> {
     let solved = |(number, (clean, corrupt)): (usize, &(Problem, Problem))| solve_both(study, number, clean, corrupt);
     let mut candidates = twins(study, candidates)?.iter().enumerate().map(solved).collect::<Result<Vec<_>>>()?;
@@ -302,7 +290,7 @@ mod tests {
 
     #[test]
     fn pairs_that_share_a_program_are_one_group() {
-        // The fourth joins the first two groups, the last stands alone.
+        // The fourth joins the first two groups, the last has its own.
         let programs = [["a", "b"], ["c", "d"], ["b", "e"], ["e", "d"], ["f", "g"]];
         assert_eq!(groups(programs.into_iter()), [0, 0, 0, 0, 4]);
         assert_eq!(groups([["a", "b"], ["c", "d"], ["b", "e"]].into_iter()), [0, 1, 0]);

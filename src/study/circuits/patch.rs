@@ -142,9 +142,6 @@ impl Patch {
     pub const NONE: Self = Self { node: Node::Resid(0), values: vec![] };
 
     /// Values from another run.
-    ///
-    /// # Errors
-    /// A position that the other run lacks.
     pub fn from_run(held: &RowCapture, node: Node, positions: &[usize], config: &ModelConfig) -> Result<Self> {
         let value = |&position: &usize| {
             let all = held.get(&(node.point(), position)).context("a position that the other run lacks")?;

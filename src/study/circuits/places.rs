@@ -45,8 +45,7 @@ pub fn named_places(pair: &Pair, ids: SwitchIds, blocks: usize) -> Vec<Placed> {
     out
 }
 
-/// The place of every position of a pair: those of [`named_places`]; the rest is `prompt`, `text` or `earlier` (latents of earlier
-/// blocks).
+/// The place of every position: those of [`named_places`], else `prompt`, `text` or `earlier` (latents of earlier blocks).
 pub fn place_of_each(pair: &Pair, ids: SwitchIds, blocks: usize) -> Vec<Place> {
     let rest = |step: &Step| match step {
         Step::Prompt => "prompt",

@@ -49,7 +49,6 @@ pub struct Block {
     pub value: Option<KnownToken>,
 }
 
-/// One solution in both forms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SolutionForms {
     pub problem: usize,

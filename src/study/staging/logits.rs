@@ -12,8 +12,7 @@ use crate::{parallel, progress};
 /// Batch size of short sequences.
 const ROWS: usize = 64;
 
-/// KV cache of one batch, in floats: 32 MB per thread. A large model may use more, a small share of its weights, because every step
-/// reads all weights again.
+/// KV cache of one batch, in floats: 32 MB per thread, of a large model a small share of its weights (every step reads them all).
 const CACHE_HELD: usize = 1 << 23;
 const SHARE_OF_WEIGHTS: usize = 80;
 
@@ -90,9 +89,6 @@ pub(crate) fn logits_at<R: Send>(
 }
 
 /// Runs `work` on the sequences batch by batch, on several threads; results in order.
-///
-/// # Errors
-/// The first failure; Ctrl-C.
 pub(crate) fn in_batches<R: Send>(
     model: &Decoder,
     sequences: &[Sequence],

@@ -36,7 +36,6 @@ impl StagedSolutions {
         &readings[problem][position + 1 - self.solutions[problem].prompt]
     }
 
-    /// One statistic of the readings at these places.
     pub fn at(&self, readings: &[Vec<Reading>], places: &[&Place], value: fn(&Reading) -> f64) -> Vec<f64> {
         places.iter().map(|p| value(self.reading(readings, p.problem, p.position))).collect()
     }
@@ -60,10 +59,6 @@ impl Solution {
     }
 }
 
-/// Stages the tagged solutions.
-///
-/// # Errors
-/// No solution has a tagged span.
 pub(crate) fn stage(study: &Study, tagged: &[TaggedSolution]) -> Result<StagedSolutions> {
     let (ids, latent) = (study.corpus.switch, &study.recipe.latent);
     let snapped = study.recipe.annotate.spans.snap_to_clause;

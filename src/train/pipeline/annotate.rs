@@ -12,7 +12,7 @@ use crate::text::tagging::Summary;
 use crate::train::state::PhaseFolder;
 
 pub(super) fn run(run: &Run) -> Result<()> {
-    let folder = run.path().join("annotate");
+    let folder = run.root.join("annotate");
     // Written last: a run that was stopped before repeats the phase.
     let last = folder.join("sample.txt");
     if last.exists() {
@@ -25,7 +25,7 @@ pub(super) fn run(run: &Run) -> Result<()> {
         ));
         return write_atomic(&last, annotation.excerpt(8).as_bytes());
     }
-    let base = PhaseFolder::open(run.path(), "base")?;
+    let base = PhaseFolder::open(&run.root, "base")?;
     let name = if base.path.join("annotator").exists() { "annotator" } else { "checkpoint" };
     if run.recipe.base.annotator_accuracy > 0.0 && name == "checkpoint" {
         say(&format!(

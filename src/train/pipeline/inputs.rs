@@ -1,6 +1,6 @@
 //! The inputs of a run besides its settings, recorded in its manifest; and the check that they have not changed.
 
-use std::fs;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -12,7 +12,7 @@ use crate::guard::read_text;
 use crate::machine;
 use crate::model::checkpoint::ModelFiles;
 use crate::progress::say;
-use crate::store::{commit, hex, sha256};
+use crate::store::{commit, file_name, hex, list, sha256};
 
 /// Inputs that must not change during a run, because weights depend on them; with the error text.
 const FIXED: [(&str, &str); 10] = [
@@ -77,22 +77,14 @@ fn hash_folder(path: &Path) -> Result<String> {
     if !path.is_dir() {
         return sha256(&[path]);
     }
-    let failed = || format!("{}: cannot list", path.display());
-    let mut files: Vec<PathBuf> = vec![];
-    for entry in fs::read_dir(path).with_context(failed)? {
-        let file = entry.with_context(failed)?.path();
-        let read = ["safetensors", "json", "model", "jinja", "txt", "gguf"];
-        if file.is_file()
-            && file.extension().is_some_and(|ending| read.iter().any(|read| ending.eq_ignore_ascii_case(read)))
-        {
-            files.push(file);
-        }
-    }
-    files.sort();
+    let read = ["safetensors", "json", "model", "jinja", "txt", "gguf"];
+    let is_read = |file: &PathBuf| {
+        let is_one = |ending: &OsStr| read.iter().any(|read| ending.eq_ignore_ascii_case(read));
+        file.is_file() && file.extension().is_some_and(is_one)
+    };
     let mut all = Sha256::new();
-    for file in files {
-        let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        all.update(format!("{name} {}\n", sha256(&[file])?));
+    for file in list(path)?.into_iter().filter(is_read) {
+        all.update(format!("{} {}\n", file_name(&file), sha256(&[file])?));
     }
     Ok(hex(&all.finalize()))
 }

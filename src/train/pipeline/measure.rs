@@ -9,7 +9,6 @@ use crate::corpus::Corpus;
 use crate::evaluation::{EvaluationSetup, Scores, decode_batches, evaluate, requests, score};
 use crate::latent::source::LatentSource;
 use crate::latent::{Reasoning, Request, Switching, Trace};
-use crate::method::Recipe;
 use crate::method::stage_name;
 use crate::model::Decoder;
 use crate::progress::{Interruption, say};
@@ -17,18 +16,13 @@ use crate::recipe::{Evaluation, Lora};
 use crate::store::write_atomic;
 use crate::train::state::{PhaseFolder, TrainingHistory};
 
-/// A phase that measures a checkpoint inside another phase.
-pub(super) fn measure_checkpoint(run: &Run, phase: &str, from: &str, checkpoint: &str) -> Result<PhaseResult> {
-    measure_if_needed(run, phase, from, checkpoint, Ok, |source| source.reasoning(checkpoint))
-}
-
 /// A phase that measures the stage checkpoint of another phase with the most correct validation answers, the later of equals.
 pub(super) fn measure_best(run: &Run, phase: &str, from: &str) -> Result<PhaseResult> {
-    let folder = PhaseFolder::open(run.path(), phase)?;
+    let folder = PhaseFolder::open(&run.root, phase)?;
     if let Some(done) = folder.result()? {
         return Ok(done);
     }
-    let source = PhaseFolder::open(run.path(), from)?;
+    let source = PhaseFolder::open(&run.root, from)?;
     let done: PhaseResult = source.result()?.with_context(|| {
         format!("{}: phase `{from}` is not finished, and {phase} starts from one of its stages", source.path.display())
     })?;
@@ -37,7 +31,7 @@ pub(super) fn measure_best(run: &Run, phase: &str, from: &str) -> Result<PhaseRe
     let (mut best, mut tried) = (None, vec![]);
     for name in stages.chain(["checkpoint".to_owned()]) {
         let model = source.import(&name, run.recipe.optimizer.dtype, &run.device.clone().inner())?;
-        let (scores, _) = run.evaluate_on(&corpus, &model, &source.reasoning(&name)?, Switching::Free)?;
+        let (scores, _) = run.evaluate(&corpus, &model, &source.reasoning(&name)?, Switching::Free)?;
         tried.push(format!("{name} {:.3}", scores.accuracy.value));
         if best.as_ref().is_none_or(|(_, most)| scores.accuracy.value >= *most) {
             best = Some((name, scores.accuracy.value));
@@ -56,20 +50,8 @@ pub(super) fn measure_best(run: &Run, phase: &str, from: &str) -> Result<PhaseRe
     Ok(result)
 }
 
-/// A phase that decodes another phase's finished checkpoint with its own rule.
-pub(super) fn decode(
-    run: &Run,
-    phase: &str,
-    from: &str,
-    model: fn(&Recipe, Decoder) -> Result<Decoder>,
-    reasoning: fn(&Recipe, &Corpus) -> Result<Reasoning>,
-) -> Result<PhaseResult> {
-    let begun = |of_source| model(&run.recipe, of_source);
-    measure_if_needed(run, phase, from, "checkpoint", begun, |_| reasoning(&run.recipe, &run.corpus))
-}
-
-/// Measures weights `name` of the phase `from` as this phase, unless it is finished.
-fn measure_if_needed(
+/// Measures weights `name` of the phase `from`, changed by `begun`, as this phase, unless it is finished.
+pub(super) fn measure_if_needed(
     run: &Run,
     phase: &str,
     from: &str,
@@ -77,7 +59,7 @@ fn measure_if_needed(
     begun: impl Fn(Decoder) -> Result<Decoder>,
     reasoning: impl Fn(&PhaseFolder) -> Result<Reasoning>,
 ) -> Result<PhaseResult> {
-    let folder = PhaseFolder::open(run.path(), phase)?;
+    let folder = PhaseFolder::open(&run.root, phase)?;
     if let Some(done) = folder.result()? {
         return Ok(done);
     }
@@ -94,7 +76,7 @@ fn measured_as(
     begun: impl Fn(Decoder) -> Result<Decoder>,
     reasoning: impl Fn(&PhaseFolder) -> Result<Reasoning>,
 ) -> Result<PhaseResult> {
-    let source = PhaseFolder::open(run.path(), from)?;
+    let source = PhaseFolder::open(&run.root, from)?;
     // The weights are also written as this phase's checkpoint, with tables in their stored type.
     let (model, start) = run.start(Some((&source, name)))?;
     let model =
@@ -109,17 +91,8 @@ impl Run {
         if self.writes() { folder.finish(result) } else { Ok(()) }
     }
 
-    /// Held-out scores and traces: every process decodes its share of the batches.
+    /// Scores and traces of a corpus' held-out problems: every process decodes its share of the batches.
     pub(super) fn evaluate(
-        &self,
-        model: &Decoder,
-        reasoning: &Reasoning,
-        switching: Switching,
-    ) -> Result<(Scores, Vec<Trace>)> {
-        self.evaluate_on(&self.corpus, model, reasoning, switching)
-    }
-
-    fn evaluate_on(
         &self,
         corpus: &Corpus,
         model: &Decoder,
@@ -127,8 +100,7 @@ impl Run {
         switching: Switching,
     ) -> Result<(Scores, Vec<Trace>)> {
         let evaluation = &Evaluation { batch: self.together, ..self.recipe.evaluation.clone() };
-        let threads = self.options.threads;
-        let world = self.options.world;
+        let (threads, world) = (self.options.threads, self.options.world);
         if world.size == 1 {
             return evaluate(model, corpus, evaluation, reasoning, switching, threads);
         }
@@ -160,13 +132,13 @@ impl Run {
             self.export(folder, "checkpoint", (model, start), reasoning, trained)?;
         }
         let dtype = self.recipe.optimizer.dtype;
+        let mut read = None;
         if self.writes_adapter(start) && !dtype.is_stored() {
             // Reading an adapter merges its factors in another order: evaluate what every program will read.
             self.options.world.barrier();
-            let model = folder.import("checkpoint", dtype, &self.device.clone().inner())?;
-            return self.measured(folder, phase, &model, reasoning, trained);
+            read = Some(folder.import("checkpoint", dtype, &self.device.clone().inner())?);
         }
-        self.measured(folder, phase, model, reasoning, trained)
+        self.measured(folder, phase, read.as_ref().unwrap_or(model), reasoning, trained)
     }
 
     /// Evaluates exported weights.
@@ -179,7 +151,7 @@ impl Run {
         trained: TrainingHistory,
     ) -> Result<PhaseResult> {
         let model = model.merged(self.recipe.optimizer.dtype.dtype());
-        let evaluated = |switching| self.evaluate(&model, reasoning, switching);
+        let evaluated = |switching| self.evaluate(&self.corpus, &model, reasoning, switching);
         let decoding = &self.recipe.evaluation;
         if let Some(warning) = reasoning.untrained_dwell(decoding.k_min, decoding.k_cap) {
             say(&format!("{phase}: {warning}"));

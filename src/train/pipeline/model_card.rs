@@ -104,7 +104,7 @@ impl ModelCard<'_> {
             true => format!(
                 "from peft import PeftModel\nmodel = AutoModelForCausalLM.from_pretrained({base})\n\
                  model.resize_token_embeddings({}, mean_resizing=False)\nmodel = PeftModel.from_pretrained(model, \"FOLDER\")\n",
-                self.run.vocabulary().size()
+                self.run.corpus.vocabulary.size()
             ),
         };
         let latents = match self.reasoning.has_blocks() {

@@ -66,6 +66,7 @@ impl WeightCounts {
 }
 
 /// Forwards of one phase.
+#[derive(Default)]
 struct PhasePlan {
     phase: &'static str,
     steps: usize,
@@ -93,7 +94,7 @@ pub(super) fn plan(run: &Run, phases: &[Phase], config: &ModelConfig) -> Result<
         workers: run.options.threads.min(run.corpus.test.len().max(1)),
     };
     let wanted = evaluation.batch.min(run.corpus.test.len().div_ceil(rows.workers)).max(1);
-    let free = free_memory(&run.device);
+    let free = free_memory(&run.device)?;
     let beside = held.weights + held.training();
     let fits = match free {
         Some(free) => {
@@ -201,12 +202,11 @@ fn declare_all(run: &Run, phases: &[Phase]) -> Result<Vec<PhasePlan>> {
     let one = batches * recipe.evaluation.max_new_tokens;
     let mut works = vec![];
     for phase in phases.iter().filter(|phase| only(phase.name)) {
-        let folder = PhaseFolder { path: run.path().join(phase.name) };
+        let folder = PhaseFolder { path: run.root.join(phase.name) };
         if folder.result::<super::PhaseResult>().is_ok_and(|done| done.is_some()) {
             continue;
         }
-        let mut work =
-            PhasePlan { phase: phase.name, steps: 0, positions: 0.0, together: [0, 0], rollouts: false, decoded: 0 };
+        let mut work = PhasePlan { phase: phase.name, ..PhasePlan::default() };
         match phase.work {
             Work::Supervised(declare) => {
                 let context = Context { recipe, corpus: &run.corpus, tagged: &tagged };
@@ -214,9 +214,9 @@ fn declare_all(run: &Run, phases: &[Phase]) -> Result<Vec<PhasePlan>> {
                 let stages =
                     what.exports.iter().filter(|export| export.stage.is_some() && recipe.evaluation.stages).count();
                 let mean = what.lengths.iter().sum::<usize>() as f64 / what.lengths.len().max(1) as f64;
-                work.steps = what.steps;
+                work.steps = what.schedule.steps;
                 work.together = [rows_at_once(run, what.batch), what.lengths.iter().copied().max().unwrap_or(0)];
-                work.positions = (what.steps * what.batch) as f64 * mean;
+                work.positions = (what.schedule.steps * what.batch) as f64 * mean;
                 work.decoded = (evaluations(what.reasoning.has_blocks()) + stages) * one;
             }
             Work::Annotate => work.positions = run.corpus.train.len() as f64 * length / 3.0,
@@ -227,11 +227,12 @@ fn declare_all(run: &Run, phases: &[Phase]) -> Result<Vec<PhasePlan>> {
                 let grpo = settings(recipe);
                 work.steps = grpo.steps;
                 let longest = (recipe.evaluation.max_new_tokens + length as usize).min(grpo.max_positions);
-                let rollouts = grpo.questions * grpo.group;
+                let questions = grpo.questions_of(run.options.world.size);
+                let rollouts = questions * grpo.group;
                 work.rollouts = true;
                 work.together = [rollouts.div_ceil(run.options.world.size), longest];
                 work.positions = (grpo.steps * rollouts * grpo.inner_epochs * longest) as f64;
-                work.decoded = evaluations(true) * one + grpo.steps * grpo.questions * recipe.evaluation.max_new_tokens;
+                work.decoded = evaluations(true) * one + grpo.steps * questions * recipe.evaluation.max_new_tokens;
             }
         }
         works.push(work);

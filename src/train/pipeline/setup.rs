@@ -1,6 +1,5 @@
 //! Opens a run: folder, manifest, model and text. Everything that can fail does so before training.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,7 +22,7 @@ use crate::model::config::{Family, ModelConfig};
 use crate::model::lora::{LoraSettings, TARGETS};
 use crate::progress::say;
 use crate::recipe::{Compute, Lora, ModelSize};
-use crate::store::{Lock, remove_leftovers, write_atomic};
+use crate::store::{Lock, file_name, list, remove_leftovers, write_atomic};
 use crate::text::{Template, Vocabulary};
 use crate::train::state::{CheckpointExport, Over, PhaseFolder, TrainingHistory};
 use crate::train::trainer::Trainer;
@@ -59,14 +58,22 @@ fn template(recipe: &Recipe, opened: &Checkpoint, begun: &Path) -> Result<Templa
     if !named.is_chat() || !opened.text()?.has_chat() {
         return Ok(named);
     }
-    let begun = read_text(begun).ok().and_then(|text| toml::from_str::<Recipe>(&text).ok());
-    Ok(if begun.is_some_and(|recipe| recipe.data.template == named) { named } else { named.with_model_template() })
+    Ok(if begun_recipe(begun).is_some_and(|recipe| recipe.data.template == named) {
+        named
+    } else {
+        named.with_model_template()
+    })
+}
+
+/// The recipe that a run began with.
+fn begun_recipe(file: &Path) -> Option<Recipe> {
+    toml::from_str(&read_text(file).ok()?).ok()
 }
 
 /// Restores the paths as the run stored them: older versions wrote them relative to the current folder.
 fn keep_names(recipe: &mut Recipe, begun: &Path) {
-    let held = read_text(begun).ok().and_then(|text| toml::from_str::<Recipe>(&text).ok());
-    let (Some(held), ours) = (held.map(|recipe| recipe.shared), &mut recipe.shared) else { return };
+    let Some(Recipe { shared: held, .. }) = begun_recipe(begun) else { return };
+    let ours = &mut recipe.shared;
     let same = |held: &Path, ours: &Path| std::path::absolute(held).is_ok_and(|whole| whole == ours);
     for (ours, held) in [
         (&mut ours.data.path, held.data.path),
@@ -232,14 +239,6 @@ fn corpus(recipe: &Recipe, vocabulary: Option<Vocabulary>) -> Result<Corpus> {
     if recipe.pretrained.is_some() && recipe.data.template.is_chat() {
         say(&format!("prompts are made by {}", corpus.template.describe(&corpus.vocabulary)));
     }
-    if corpus.dropped > 0 {
-        say(&format!(
-            "{} of {} training problems are longer than data.max_tokens = {} and were dropped",
-            corpus.dropped,
-            corpus.dropped + corpus.train.len(),
-            recipe.data.max_tokens
-        ));
-    }
     corpus.told.iter().chain(&corpus.graded()?).for_each(|line| say(line));
     corpus.ensure_sayable()?;
     Ok(corpus)
@@ -298,13 +297,12 @@ pub(super) enum PhaseStart {
 
 /// Removes what a killed process left half-written, in the run's folder and in those of its phases, `grpo_step20` of `grpo` included.
 fn sweep(root: &Path, phases: &[&str]) -> Result<()> {
-    for entry in fs::read_dir(root).with_context(|| format!("{}: cannot list", root.display()))? {
-        let entry = entry.with_context(|| format!("{}: cannot list", root.display()))?;
-        let name = entry.file_name().to_string_lossy().into_owned();
+    for path in list(root)? {
+        let name = file_name(&path);
         let phase = name.rsplit_once("_step").filter(|(_, step)| step.parse::<usize>().is_ok());
         let phase = phase.map_or(&*name, |(phase, _)| phase);
-        if phases.contains(&phase) && entry.path().is_dir() {
-            PhaseFolder { path: entry.path() }.sweep()?;
+        if phases.contains(&phase) && path.is_dir() {
+            PhaseFolder { path }.sweep()?;
         }
     }
     remove_leftovers(root)
@@ -377,7 +375,7 @@ impl Run {
         reasoning: &Reasoning,
         trained: TrainingHistory,
     ) -> Result<()> {
-        let SwitchIds { swi, swi_end, latent } = self.switch();
+        let SwitchIds { swi, swi_end, latent } = self.corpus.switch;
         let held = self.pretrained.iter().flat_map(|from| &from.adapter).flat_map(|held| &held.config.token_rows);
         let tokens: Vec<u32> = [swi, swi_end, latent].into_iter().chain(held.map(|&token| token as u32)).collect();
         let over = match (&self.pretrained, start) {
@@ -390,17 +388,17 @@ impl Run {
             }),
             _ => None,
         };
-        let phase = folder.path.file_name().unwrap_or_default().to_string_lossy();
-        let title = if name == "checkpoint" { phase.into_owned() } else { format!("{phase}/{name}") };
+        let phase = file_name(&folder.path);
+        let title = if name == "checkpoint" { phase } else { format!("{phase}/{name}") };
         let card = ModelCard { run: self, name: title, reasoning, trained, is_adapter: over.is_some() }.markdown()?;
         let model_card = Some(card.as_str());
-        let to = CheckpointExport { vocabulary: self.vocabulary(), over, reasoning, trained, model_card };
+        let to = CheckpointExport { vocabulary: &self.corpus.vocabulary, over, reasoning, trained, model_card };
         folder.export(name, model, &to).map(drop)
     }
 
     /// Prepares weights for training: autodiff device, LoRA if the recipe has it.
     fn trainable(&self, model: Decoder) -> Result<Decoder> {
-        let SwitchIds { swi, swi_end, latent } = self.switch();
+        let SwitchIds { swi, swi_end, latent } = self.corpus.switch;
         let only_new = self.recipe.lora.as_ref().is_some_and(|lora| lora.only_new_rows);
         let model = if only_new && model.is_kept() { model.learning_tokens(&[swi, swi_end, latent])? } else { model };
         let model = model.trained_on(&self.device);
@@ -424,21 +422,9 @@ impl Run {
     pub(super) fn trainer(&self, model: Decoder) -> Result<Trainer> {
         let mut trainer = Trainer::new(self.trainable(model)?, &self.recipe.optimizer).among(self.options.world);
         if self.recipe.lora.as_ref().is_some_and(|lora| lora.only_new_rows) {
-            let SwitchIds { swi, swi_end, latent } = self.switch();
+            let SwitchIds { swi, swi_end, latent } = self.corpus.switch;
             trainer.token_rows = Some(vec![swi, swi_end, latent]);
         }
         Ok(trainer)
-    }
-
-    pub(super) fn switch(&self) -> SwitchIds {
-        self.corpus.switch
-    }
-
-    pub(super) fn vocabulary(&self) -> &Vocabulary {
-        &self.corpus.vocabulary
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.root
     }
 }

@@ -5,12 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{Run, taken};
 use crate::evaluation::{Outcome, Scores};
-use crate::method::Phase;
+use crate::method::{Phase, Recipe};
 use crate::progress::show;
 use crate::schema::{Identity, PhaseRow, RowFile};
 use crate::stats::{Bootstrap, LEVEL, wilson};
-use crate::store::write_atomic;
-use crate::store::{RowWriter, program, quoted};
+use crate::store::{RowWriter, program, quoted, write_atomic};
 use crate::train::state::TrainingHistory;
 
 /// Prefix of a note that a phase has no valid result.
@@ -44,7 +43,7 @@ pub struct StageResult {
 }
 
 /// Markdown, one row a phase.
-pub fn table(results: &[PhaseResult]) -> String {
+fn table(results: &[PhaseResult]) -> String {
     let mut out = String::from(
         "| phase | accuracy [95 %] | latent accuracy [95 %] | switch rate | text only | visible tokens | latent calls | \
          forward passes | truncated | \
@@ -72,22 +71,11 @@ fn lines(results: &[PhaseResult]) -> Vec<SummaryLine<'_>> {
         for stage in &r.stages {
             let c = stage.c.map_or_else(String::new, |c| format!(", c = {c}"));
             let name = format!("{}, stage {}{c}", r.phase, stage.k);
-            all.push(SummaryLine {
-                name,
-                source: &r.source,
-                trained: stage.trained,
-                scores: &stage.scores,
-                text_only: None,
-            });
+            let (trained, scores) = (stage.trained, &stage.scores);
+            all.push(SummaryLine { name, source: &r.source, trained, scores, text_only: None });
         }
-        let text_only = r.text_only.as_ref();
-        all.push(SummaryLine {
-            name: r.phase.clone(),
-            source: &r.source,
-            trained: r.trained,
-            scores: &r.scores,
-            text_only,
-        });
+        let (name, text_only) = (r.phase.clone(), r.text_only.as_ref());
+        all.push(SummaryLine { name, source: &r.source, trained: r.trained, scores: &r.scores, text_only });
     }
     all
 }
@@ -116,7 +104,8 @@ impl SummaryLine<'_> {
 ///
 /// # Errors
 /// A result without outcomes.
-pub fn rows(recipe: &str, dataset: &str, seed: u64, results: &[PhaseResult]) -> Result<Vec<PhaseRow>> {
+pub(in crate::train) fn rows(recipe: &Recipe, results: &[PhaseResult]) -> Result<Vec<PhaseRow>> {
+    let (dataset, seed) = (recipe.dataset(), recipe.seed);
     let row = |line: SummaryLine| {
         let Scores { outcomes, accuracy, latent_accuracy, switch_rate, truncated, .. } = line.scores;
         let mean = |value: fn(&Outcome) -> usize| {
@@ -125,8 +114,8 @@ pub fn rows(recipe: &str, dataset: &str, seed: u64, results: &[PhaseResult]) -> 
         };
         Ok(PhaseRow {
             identity: Identity {
-                checkpoint: format!("{recipe}/{}", line.name),
-                dataset: dataset.to_owned(),
+                checkpoint: format!("{}/{}", recipe.name, line.name),
+                dataset: dataset.clone(),
                 n: outcomes.len(),
                 seed,
             },
@@ -159,9 +148,8 @@ pub(super) fn write(run: &Run, phases: &[Phase], results: &[PhaseResult]) -> Res
     );
     write_atomic(&run.root.join("summary.md"), file.as_bytes())?;
     write_atomic(&run.root.join("summary.json"), &serde_json::to_vec_pretty(results)?)?;
-    let dataset = run.recipe.dataset();
     let mut writer = RowWriter::create(&run.root, PhaseRow::NAME)?;
-    for row in rows(&run.recipe.name, &dataset, run.recipe.seed, results)? {
+    for row in rows(&run.recipe, results)? {
         writer.push(&row)?;
     }
     writer.finish()?;

@@ -25,7 +25,7 @@ pub(super) fn run(
     declare: for<'a> fn(Context<'a>) -> Result<SupervisedPhase<'a>>,
 ) -> Result<Option<PhaseResult>> {
     let (phase, from) = (phase.name, phase.checkpoint_from());
-    let folder = PhaseFolder::open(run.path(), phase)?;
+    let folder = PhaseFolder::open(&run.root, phase)?;
     if let Some(done) = folder.result()? {
         return Ok(Some(done));
     }
@@ -34,7 +34,7 @@ pub(super) fn run(
     if taken::awaits_measurement(&folder)? {
         return taken_over(run, &folder, phase, &what).map(Some);
     }
-    let from = from.map(|phase| PhaseFolder::open(run.path(), phase)).transpose()?;
+    let from = from.map(|phase| PhaseFolder::open(&run.root, phase)).transpose()?;
     let before = from.as_ref().map_or(Ok(TrainingHistory::default()), |from| from.trained("checkpoint"))?;
     let (model, start) = run.start(from.as_ref().map(|from| (from, "checkpoint")))?;
     let heads = what.objective.heads(model.config().hidden_size);
@@ -43,9 +43,9 @@ pub(super) fn run(
     let batches = Batches::new(what.lengths.clone(), what.batch, run.recipe.seed, what.stream);
     let sft = Sft {
         name: phase,
-        steps: what.steps,
+        steps: what.schedule.steps,
         schedule: what.schedule,
-        latent_token: run.switch().latent,
+        latent_token: run.corpus.switch.latent,
         objective: what.objective.as_ref(),
         resets: &what.resets,
         restarts: &what.restarts,
@@ -77,9 +77,9 @@ pub(super) fn run(
     if !sft::run(&sft, &mut trainer, &folder, run.options.stop, rows_of, after)? {
         return Ok(None);
     }
-    let trained = before.and(what.steps, positions);
+    let trained = before.and(what.schedule.steps, positions);
     let mut result = run.measure(&folder, phase, (&trainer.decoder(), &start), &what.reasoning, trained)?;
-    result.notes.extend(describe_skips(phase, what.steps, trainer.health.skipped));
+    result.notes.extend(describe_skips(phase, what.schedule.steps, trainer.health.skipped));
     with_stages(run, &folder, &what, result).map(Some)
 }
 
@@ -112,7 +112,7 @@ fn taken_over(run: &Run, folder: &PhaseFolder, phase: &str, what: &SupervisedPha
     let metrics = folder.path.join(format!("{METRICS}.parquet"));
     let rows = if metrics.is_file() { read_flat(&metrics)? } else { vec![] };
     let skipped = rows.last().and_then(|row| row.get("skipped")?.as_u64()).unwrap_or_default();
-    result.notes.extend(describe_skips(phase, what.steps, skipped as usize));
+    result.notes.extend(describe_skips(phase, what.schedule.steps, skipped as usize));
     with_stages(run, folder, what, result)
 }
 
@@ -127,7 +127,7 @@ fn with_stages(
         let Some(stage) = &export.stage else { continue };
         let model = folder.import(&export.name, run.recipe.optimizer.dtype, &run.device.clone().inner())?;
         let (reasoning, trained) = (folder.reasoning(&export.name)?, folder.trained(&export.name)?);
-        let (scores, _) = run.evaluate(&model, &reasoning, Switching::Free)?;
+        let (scores, _) = run.evaluate(&run.corpus, &model, &reasoning, Switching::Free)?;
         result.stages.push(StageResult { k: stage.k, c: stage.c, trained, scores });
     }
     run.finish(folder, &result)?;
@@ -150,7 +150,7 @@ fn is_accurate(window: &[f64], wanted: f64) -> bool {
 impl Run {
     /// The annotation, in the order of the corpus; empty before there is one.
     fn tagged(&self) -> Result<Vec<TaggedLine>> {
-        let file = self.path().join("annotate").join("tagged.jsonl");
+        let file = self.root.join("annotate").join("tagged.jsonl");
         if !file.exists() {
             return Ok(vec![]);
         }

@@ -29,15 +29,13 @@ pub(super) fn run(
     from: &str,
     settings: fn(&Recipe) -> Grpo,
 ) -> Result<Option<PhaseResult>> {
-    let folder = PhaseFolder::open(run.path(), phase)?;
+    let folder = PhaseFolder::open(&run.root, phase)?;
     if let Some(done) = folder.result()? {
         return Ok(Some(done));
     }
     let mut settings = settings(&run.recipe);
-    if settings.per_process {
-        settings.questions *= run.options.world.size;
-    }
-    let parent = PhaseFolder::open(run.path(), from)?;
+    settings.questions = settings.questions_of(run.options.world.size);
+    let parent = PhaseFolder::open(&run.root, from)?;
     let ((model, start), reasoning) = (run.start(Some((&parent, "checkpoint")))?, parent.reasoning("checkpoint")?);
     let before: PhaseResult = parent.result()?.with_context(|| {
         format!("{}: phase `{from}` is not finished, and {phase} starts from it", parent.path.display())
@@ -88,7 +86,7 @@ pub(super) fn run(
         let stopped = world.any((run.options.stop)());
         if settings.keep_every > 0 && done % settings.keep_every == 0 && done < settings.steps && run.writes() {
             // As a separate phase: `probe --phase grpo_step20` opens it.
-            let kept = PhaseFolder::open(run.path(), &format!("{phase}_step{done}"))?;
+            let kept = PhaseFolder::open(&run.root, &format!("{phase}_step{done}"))?;
             run.export(&kept, "checkpoint", (&trainer.decoder(), &start), &reasoning, trained(&metrics))?;
         }
         if stopped || (done % run.recipe.checkpoint.every == 0 && done < settings.steps) {
@@ -206,6 +204,7 @@ fn run_step(
     settings: &Grpo,
     step: usize,
 ) -> Result<(RolloutBatch, Vec<Epoch>, Cosines)> {
+    // Runs of neighbouring seeds share random numbers: step 1 of seed 0 draws with the seed of step 0 of seed 1.
     let seed = run.recipe.seed.wrapping_add(step as u64 + 1);
     let decoding = rollouts::rollout_settings(settings, &run.recipe.evaluation, &run.corpus.stops, seed);
     let questions: Vec<(usize, &[u32], &str)> = batches
@@ -251,21 +250,14 @@ fn row(
     epochs: &[Epoch],
     (cosine_text_graph, cosine_full_bptt): Cosines,
 ) -> GrpoStepRow {
-    let n = sampled.all.len();
-    let mean =
-        |f: &dyn Fn(&(Trace, Terms, bool)) -> f64| (n > 0).then(|| sampled.all.iter().map(f).sum::<f64>() / n as f64);
+    let mean = |f: &dyn Fn(&(Trace, Terms, bool)) -> f64| mean_of(sampled.all.iter().map(f));
     let terms = TERMS
         .iter()
         .enumerate()
         .map(|(i, (key, _))| (format!("reward_{key}"), serde_json::Value::from(mean(&|(_, r, _)| r.each[i]))));
     let yes = |b: bool| f64::from(u8::from(b));
-    let entropies: Vec<f64> = sampled
-        .all
-        .iter()
-        .flat_map(|(t, _, _)| &t.positions)
-        .filter(|p| p.is_sampled())
-        .filter_map(|p| p.entropy)
-        .collect();
+    let positions = || sampled.all.iter().flat_map(|(trace, ..)| &trace.positions);
+    let token_shares = positions().filter_map(|p| Some(f64::from(p.mixed.as_ref()?.token_share)));
     let (first, last) = (epochs.first(), epochs.last());
     let of = |f: &dyn Fn(&LossParts) -> f64| last.map_or(0.0, |(parts, _)| f(parts));
     GrpoStepRow {
@@ -280,8 +272,8 @@ fn row(
         blocks: mean(&|(t, _, _)| t.blocks().len() as f64),
         visible_tokens: mean(&|(t, _, _)| t.visible_tokens() as f64),
         truncated: mean(&|(t, _, _)| yes(t.truncated())),
-        token_share: token_share(&sampled.all),
-        entropy: (!entropies.is_empty()).then(|| entropies.iter().sum::<f64>() / entropies.len() as f64),
+        token_share: mean_of(token_shares),
+        entropy: mean_of(positions().filter(|p| p.is_sampled()).filter_map(|p| p.entropy)),
         groups: sampled.groups,
         skipped_groups: sampled.skipped_groups,
         dropped_rollouts: sampled.dropped.total(),
@@ -303,12 +295,10 @@ fn row(
     }
 }
 
-/// Mean share of their own embeddings in tokens with mixed-in states; `None` without such tokens.
-fn token_share(all: &[(Trace, Terms, bool)]) -> Option<f64> {
-    let positions = all.iter().flat_map(|(trace, _, _)| &trace.positions);
-    let shares: Vec<f64> =
-        positions.filter_map(|p| p.mixed.as_ref()).map(|mixed| f64::from(mixed.token_share)).collect();
-    (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64)
+/// `None` without values.
+fn mean_of(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let values: Vec<f64> = values.collect();
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 /// Compares the checkpoint before and after RL on the same problems: gained, lost, exact McNemar.

@@ -1,6 +1,5 @@
 //! Reuses finished phases of another run: a branch of a run trains only what its new settings change.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -9,11 +8,10 @@ use serde_json::{Map, Value};
 
 use super::inputs;
 use super::resume::{differences, read_recipe};
-use crate::guard::read_text;
 use crate::method::Recipe;
 use crate::method::{Phase, Work, reads};
 use crate::progress::say;
-use crate::store::{copy_folder, remove_listed, replace_folder, sha256, write_atomic};
+use crate::store::{copy_folder, file_name, json, list, remove_listed, replace_folder, sha256, write_atomic};
 use crate::train::state::PhaseFolder;
 
 /// A run to reuse phases from.
@@ -81,15 +79,8 @@ fn list_runs(folder: &Path) -> Result<Vec<PathBuf>> {
     if folder.join("recipe.toml").is_file() || !folder.is_dir() {
         return Ok(vec![folder.to_path_buf()]);
     }
-    let failed = || format!("{}: cannot list", folder.display());
-    let mut found = vec![];
-    for entry in fs::read_dir(folder).with_context(failed)? {
-        let path = entry.with_context(failed)?.path();
-        if path.join("recipe.toml").is_file() {
-            found.push(path);
-        }
-    }
-    found.sort();
+    let mut found = list(folder)?;
+    found.retain(|path| path.join("recipe.toml").is_file());
     Ok(if found.is_empty() { vec![folder.to_path_buf()] } else { found })
 }
 
@@ -214,16 +205,8 @@ fn copy_whole(source: &Path, to: &Path, name: &str, finish: impl FnOnce(&Path) -
 /// Folders such as `grpo_step20` of `grpo`.
 fn intermediate_folders(run: &Path, phase: &str) -> Result<Vec<String>> {
     let prefix = format!("{phase}_step");
-    let mut found = vec![];
-    for entry in fs::read_dir(run).with_context(|| format!("{}: cannot list", run.display()))? {
-        let name = entry.with_context(|| format!("{}: cannot list", run.display()))?.file_name();
-        let name = name.to_string_lossy().into_owned();
-        if name.strip_prefix(&prefix).is_some_and(|step| step.parse::<usize>().is_ok()) {
-            found.push(name);
-        }
-    }
-    found.sort();
-    Ok(found)
+    let is_one = |name: &String| name.strip_prefix(&prefix).is_some_and(|step| step.parse::<usize>().is_ok());
+    Ok(list(run)?.iter().map(|path| file_name(path)).filter(is_one).collect())
 }
 
 /// The files that identify a finished phase.
@@ -232,27 +215,15 @@ fn finished_files(folder: &Path) -> Result<Vec<PathBuf>> {
     if tagged.is_file() {
         return Ok(vec![tagged]);
     }
-    let checkpoint = folder.join("checkpoint");
-    let failed = || format!("{}: cannot list", checkpoint.display());
-    let mut files = vec![];
-    for entry in fs::read_dir(&checkpoint).with_context(failed)? {
-        let path = entry.with_context(failed)?.path();
-        if path.extension().is_some_and(|ending| ending == "safetensors") {
-            files.push(path);
-        }
-    }
-    files.sort();
+    let mut files = list(&folder.join("checkpoint"))?;
+    files.retain(|path| path.extension().is_some_and(|ending| ending == "safetensors"));
     Ok(files)
 }
 
 /// Origin of a reused phase; `None` if it was trained here.
 pub(super) fn origin(folder: &Path) -> Result<Option<Origin>> {
     let path = folder.join(FILE);
-    if !path.is_file() {
-        return Ok(None);
-    }
-    let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
-    serde_json::from_str(&text).map(Some).with_context(|| format!("{}: not the origin of a phase", path.display()))
+    path.is_file().then(|| json::read(&path, "the origin of a phase")).transpose()
 }
 
 /// The reused phases of a run, for its manifest.
@@ -296,8 +267,8 @@ pub(super) fn ensure_same_inputs(ours: &Value, from: &Path, planned: &[PlannedPh
     let mut ours = ours.clone();
     // Settings were compared phase by phase; here only whether its recipe changed since its start.
     let recipe = from.join("recipe.toml");
-    let text = read_text(&recipe).with_context(|| format!("{}: cannot read", recipe.display()))?;
-    let begun: Recipe = toml::from_str(&text).with_context(|| format!("{}: not a recipe", recipe.display()))?;
+    let begun = read_recipe(&recipe)?.try_into::<Recipe>();
+    let begun = begun.with_context(|| format!("{}: not a recipe", recipe.display()))?;
     ours["settings_sha256"] =
         inputs::hash_settings(&toml::to_string(&begun).context("writing the recipe as TOML")?).into();
     // If everything is measured again, the held-out problems may differ.

@@ -26,7 +26,7 @@ use files::HubFiles;
 pub enum ModelRef {
     Folder(PathBuf),
     Gguf(PathBuf),
-    /// `org/name`, `org/name@revision`, or with a file: `org/name/file.gguf`.
+    /// `org/name` or `org/name/file.gguf`, each also with `@revision`.
     Hub {
         id: String,
         revision: String,
@@ -38,19 +38,20 @@ impl ModelRef {
     /// An existing path has precedence over a hub id.
     pub fn parse(text: &str) -> Result<Self> {
         let path = Path::new(text);
-        let is_gguf = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
+        let is_gguf = |name: &str| Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
         if path.is_dir() {
             return Ok(ModelRef::Folder(path.to_path_buf()));
         }
         if path.is_file() {
             ensure!(
-                is_gguf,
+                is_gguf(text),
                 "--model {text}: expected a folder, a .gguf file or a hub id, found another kind of file: for a model in several files \
                 name the folder"
             );
             return Ok(ModelRef::Gguf(path.to_path_buf()));
         }
         let (name, revision) = text.split_once('@').unwrap_or((text, "main"));
+        let is_gguf = is_gguf(name);
         let parts: Vec<&str> = name.split('/').collect();
         let plain = |s: &str| {
             let mut chars = s.chars();
@@ -95,9 +96,6 @@ impl ModelFiles {
 }
 
 /// The folder of an adapter that `--adapter` names: a local folder, or a repository of the hub. Any other name is returned unchanged.
-///
-/// # Errors
-/// As [`ModelRef::locate`].
 pub fn locate_adapter(named: &Path) -> Result<PathBuf> {
     let text = named.display().to_string();
     if named.exists() || named.is_absolute() {
@@ -336,6 +334,8 @@ mod tests {
             assert!(error.contains(hostile), "{error}");
         }
         assert!(ModelRef::parse("org/name@v1.0/rc-2").is_ok());
+        let file = ModelRef::parse("org/name/file.gguf@v1").expect("a file of a revision");
+        assert!(matches!(file, ModelRef::Hub { revision, file: Some(_), .. } if revision == "v1"));
         for revision in ["../../x", "a//b", "", "a/../b", ".."] {
             let error = ModelRef::parse(&format!("org/name@{revision}")).expect_err("refused").to_string();
             assert!(error.contains("revision"), "{error}");

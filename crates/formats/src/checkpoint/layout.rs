@@ -22,6 +22,12 @@ pub struct Part {
     pub is_conv: bool,
 }
 
+impl Part {
+    fn whole(module: String) -> Self {
+        Self { module, nth: 0, of: 1, is_conv: false }
+    }
+}
+
 /// Modules of a GPT-2 block: its names, ours, and whether it is a `Conv1D`.
 const GPT2: [(&str, &[&str], bool); 6] = [
     ("ln_1", &["input_layernorm"], false),
@@ -41,10 +47,9 @@ const GPT2_OUTSIDE: [(&str, &str); 3] =
 
 /// Our modules inside the file's module of this path; the path itself if it is one of our names or unknown.
 pub fn parts(path: &str) -> Vec<Part> {
-    let whole = |module: String| vec![Part { module, nth: 0, of: 1, is_conv: false }];
     let inner = path.strip_prefix("transformer.").unwrap_or(path);
     if let Some((_, ours)) = GPT2_OUTSIDE.iter().find(|(theirs, _)| *theirs == inner) {
-        return whole((*ours).to_owned());
+        return vec![Part::whole((*ours).to_owned())];
     }
     if let Some((layer, part)) = inner.strip_prefix("h.").and_then(|rest| rest.split_once('.'))
         && let Some((_, ours, is_conv)) = GPT2.iter().find(|(theirs, ..)| *theirs == part)
@@ -59,7 +64,7 @@ pub fn parts(path: &str) -> Vec<Part> {
         return ["q_proj", "k_proj", "v_proj"].into_iter().enumerate().map(part).collect();
     }
     let base_class = path.starts_with("layers.") || ["embed_tokens", "norm"].contains(&path);
-    whole(if base_class { format!("model.{path}") } else { path.to_owned() })
+    vec![Part::whole(if base_class { format!("model.{path}") } else { path.to_owned() })]
 }
 
 /// The module of a GPT-2 file that contains ours.
@@ -169,9 +174,6 @@ pub(super) struct RenamedWeights {
 
 impl RenamedWeights {
     /// The weights under our names; unchanged if they have these names already.
-    ///
-    /// # Errors
-    /// Two tensors for one parameter; a fused tensor that does not divide into equal parts.
     pub(super) fn rename(inner: Box<dyn Weights>) -> Result<Box<dyn Weights>> {
         let mut places = BTreeMap::new();
         let mut is_ours = true;
@@ -197,6 +199,17 @@ impl RenamedWeights {
             }
         }
         Ok(if is_ours { inner } else { Box::new(Self { inner, places }) })
+    }
+
+    /// The weights with one tensor under another name.
+    pub(super) fn with_name(inner: Box<dyn Weights>, from: &str, to: &str) -> Self {
+        let place = |stored: String| {
+            let name = if stored == from { to.to_owned() } else { stored.clone() };
+            let shape = inner.shape(&stored).unwrap_or_default().to_vec();
+            (name, ParameterPlace { stored, shape, part: Part::whole(String::new()) })
+        };
+        let places = inner.names().into_iter().map(place).collect();
+        Self { inner, places }
     }
 
     fn place(&self, name: &str) -> Result<&ParameterPlace> {

@@ -11,9 +11,6 @@ use crate::guard::read_text;
 const MOST: usize = 6;
 
 /// The model's folder: for a repository in the hub's cache its only snapshot, or that of its branch `main`.
-///
-/// # Errors
-/// A folder without a model; the message names its contents.
 pub(super) fn find_model(dir: &Path) -> Result<PathBuf> {
     if is_model(dir) {
         return Ok(dir.to_path_buf());

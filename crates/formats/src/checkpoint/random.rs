@@ -28,10 +28,7 @@ pub fn spread(name: &str, shape: &[usize], layers: usize) -> Option<f64> {
 }
 
 /// Writes a model of these settings: a `.gguf` in Q8_0, or a Hugging Face folder in bf16. No tokenizer: it takes token ids. Entries are
-/// uniform (fast to draw) with the standard deviation of [`crate::model::Decoder::random`], keyed by seed, name and row.
-///
-/// # Errors
-/// A file or folder that exists or cannot be written.
+/// uniform (fast to draw) with the standard deviation of [`spread`], keyed by seed, name and row.
 pub fn write_random(config: &ModelConfig, out: &Path, seed: u64) -> Result<()> {
     let shapes = expected_parameters(config);
     let get = |name: &str, shape: &[usize]| uniform(name, shape, config, seed);

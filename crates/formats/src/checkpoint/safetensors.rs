@@ -128,15 +128,6 @@ impl SafetensorsFile {
         HostTensor::new(entry.shape.clone(), data)
     }
 
-    /// A matrix as stored; `None` if it is not a matrix, or is stored as f32 (unless `floats`).
-    pub fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
-        let entry = self.entry(name)?;
-        let (&[rows, width], true) = (&entry.shape[..], floats || entry.dtype != Dtype::F32) else { return Ok(None) };
-        let bytes = self.map[entry.range.clone()].to_vec();
-        release(&self.map, &entry.range);
-        StoredMatrix::new(entry.dtype.format(), [rows, width], bytes).map(Some)
-    }
-
     fn entry(&self, name: &str) -> Result<&TensorEntry> {
         self.entries.get(name).ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.path.display()))
     }
@@ -171,7 +162,11 @@ impl Weights for SafetensorsFile {
     }
 
     fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
-        self.stored(name, floats)
+        let entry = self.entry(name)?;
+        let (&[rows, width], true) = (&entry.shape[..], floats || entry.dtype != Dtype::F32) else { return Ok(None) };
+        let bytes = self.map[entry.range.clone()].to_vec();
+        release(&self.map, &entry.range);
+        StoredMatrix::new(entry.dtype.format(), [rows, width], bytes).map(Some)
     }
 
     fn file_of(&self, _name: &str) -> &Path {

@@ -10,8 +10,7 @@ use tokenizers::Tokenizer;
 use super::{GgufFile, ModelFiles};
 use crate::config::keys::Keys;
 use crate::guard::{MOST_TEXT, read_bytes};
-pub use crate::tokenizer::Templates;
-use crate::tokenizer::{KEPT, TextSide, has_tokenizer, read, read_object, templates_in};
+use crate::tokenizer::{KEPT, Templates, TextSide, has_tokenizer, read, read_object, templates_in};
 
 #[derive(Clone)]
 pub(super) enum Source {
@@ -42,7 +41,7 @@ const CHANGES: [&str; 14] = [
 ];
 
 impl Source {
-    pub(super) fn text_side(&self, rows: usize) -> Result<Option<TextSide>> {
+    fn text_side(&self, rows: usize) -> Result<Option<TextSide>> {
         match self {
             Source::Folder(dir) => read(dir, Some(rows)),
             Source::Gguf(file) => gguf_side(file, rows),
@@ -101,9 +100,6 @@ fn gguf_side(file: &GgufFile, rows: usize) -> Result<Option<TextSide>> {
 
 impl ModelFiles {
     /// Tokenizer and its settings; `None` if the checkpoint has none. Fails if its ids do not fit the embedding.
-    ///
-    /// # Errors
-    /// Files that cannot be read; a tokenizer of another model.
     pub fn text_side(&self) -> Result<Option<TextSide>> {
         let rows = self.config.vocab_size;
         let mut side = self.first(|source| source.text_side(rows))?;
@@ -138,9 +134,6 @@ impl ModelFiles {
     }
 
     /// Ids that end a generation: those of `generation_config.json`, as in `transformers`, else those of `config.json`.
-    ///
-    /// # Errors
-    /// A value in `generation_config.json` that is not an id.
     pub fn stop_ids(&self) -> Result<Vec<u32>> {
         let generation = self.generation_config()?.unwrap_or_default();
         let origin = format!("{}: generation_config.json", self.path.display());
@@ -194,7 +187,7 @@ impl ModelFiles {
     }
 
     /// The first result, from an adapter's folder before its base.
-    fn first<T>(&self, ask: impl Fn(&Source) -> Result<Option<T>>) -> Result<Option<T>> {
+    pub(super) fn first<T>(&self, ask: impl Fn(&Source) -> Result<Option<T>>) -> Result<Option<T>> {
         for source in &self.text {
             if let Some(found) = ask(source)? {
                 return Ok(Some(found));

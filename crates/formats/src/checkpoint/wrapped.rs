@@ -131,9 +131,8 @@ fn open(path: &Path) -> Result<Box<dyn Weights>> {
     if has_weights(path) {
         return Ok(Box::new(WeightsFolder::open(path)?));
     }
-    let entries = std::fs::read_dir(path).with_context(|| format!("{}: cannot list", path.display()))?;
-    let entries =
-        entries.collect::<std::io::Result<Vec<_>>>().with_context(|| format!("{}: cannot list", path.display()))?;
+    let entries = std::fs::read_dir(path).and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>());
+    let entries = entries.with_context(|| format!("{}: cannot list", path.display()))?;
     let is_weights = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         path.is_file()

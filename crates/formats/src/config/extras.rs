@@ -22,7 +22,7 @@ pub struct Extras {
     pub experts: Option<Experts>,
 }
 
-/// A mixture of experts, see [`Experts`](crate::model::Experts).
+/// A mixture of experts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Experts {
     pub count: usize,
@@ -50,18 +50,8 @@ impl Experts {
                 listed.ok_or_else(|| keys.refuse("mlp_only_layers", "a list of layers", found))?
             }
         };
-        let count = match (keys.usize("num_experts")?, keys.usize("num_local_experts")?) {
-            (Some(one), Some(other)) if one != other => {
-                return Err(keys.refuse(
-                    "num_experts",
-                    &format!("{other}, as `num_local_experts` says"),
-                    &Value::from(one),
-                ));
-            }
-            (one, other) => one.or(other).unwrap_or(128),
-        };
         Ok(Self {
-            count,
+            count: keys.either("num_local_experts", "num_experts")?.unwrap_or(128),
             per_token: or("num_experts_per_tok", 8)?,
             width: or("moe_intermediate_size", 768)?,
             normalised: keys.bool("norm_topk_prob")?.unwrap_or(false),
@@ -84,7 +74,8 @@ impl Experts {
     }
 
     fn validate(&self, origin: &str) -> Result<()> {
-        let most = 1 << 16;
+        // The names of all parameters are listed before the weights are read.
+        let (most, most_in_all) = (1 << 16, 1 << 18);
         for (key, found) in [("num_experts", self.count), ("moe_intermediate_size", self.width)] {
             ensure!((1..=most).contains(&found), "{origin}: `{key}` must be between 1 and {most}, found {found}");
         }
@@ -93,6 +84,12 @@ impl Experts {
             "{origin}: `num_experts_per_tok` must be between 1 and the {} experts, found {}",
             self.count,
             self.per_token
+        );
+        let routed = self.layers.iter().filter(|&&routed| routed).count();
+        ensure!(
+            routed * self.count <= most_in_all,
+            "{origin}: {routed} layers of `num_experts` {} have more than {most_in_all} experts",
+            self.count
         );
         Ok(())
     }

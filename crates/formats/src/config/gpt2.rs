@@ -31,14 +31,11 @@ const OTHER_NAMES: [(&str, &str); 4] = [
 ];
 
 fn size(keys: &Keys, key: &str, default: usize) -> Result<usize> {
-    let own = keys.usize(key)?;
-    let Some((_, other)) = OTHER_NAMES.iter().find(|(name, _)| *name == key) else { return Ok(own.unwrap_or(default)) };
-    match (own, keys.usize(other)?) {
-        (Some(own), Some(found)) if own != found => {
-            Err(keys.refuse(other, &format!("{own}, as `{key}` says"), &Value::from(found)))
-        }
-        (own, found) => Ok(own.or(found).unwrap_or(default)),
-    }
+    let found = match OTHER_NAMES.iter().find(|(name, _)| *name == key) {
+        Some((_, other)) => keys.either(key, other)?,
+        None => keys.usize(key)?,
+    };
+    Ok(found.unwrap_or(default))
 }
 
 pub(super) fn from_keys(keys: &Keys) -> Result<ModelConfig> {

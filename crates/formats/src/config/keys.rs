@@ -27,6 +27,16 @@ impl<'a> Keys<'a> {
         self.typed(key, "a whole number", |v| whole(v).and_then(|n| usize::try_from(n).ok()))
     }
 
+    /// A whole number under either of two names.
+    pub fn either(&self, key: &str, other: &str) -> Result<Option<usize>> {
+        match (self.usize(key)?, self.usize(other)?) {
+            (Some(own), Some(found)) if own != found => {
+                Err(self.refuse(other, &format!("{own}, as `{key}` says"), &Value::from(found)))
+            }
+            (own, found) => Ok(own.or(found)),
+        }
+    }
+
     pub fn f64(&self, key: &str) -> Result<Option<f64>> {
         self.typed(key, "a number", Value::as_f64)
     }

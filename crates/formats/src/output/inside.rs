@@ -77,24 +77,9 @@ mod tests {
             assert_eq!(name.join_to(Path::new("x")).parent(), Some(Path::new("x")), "{good}");
         }
         let long = "x".repeat(251);
-        for bad in [
-            "",
-            ".",
-            "..",
-            "/",
-            "/etc/passwd",
-            "../x",
-            "a/b",
-            "a/",
-            "./a",
-            "a\\b",
-            "..\\x",
-            "C:",
-            "C:x",
-            "a\0b",
-            "a\nb",
-            &long,
-        ] {
+        for bad in
+            ["", ".", "..", "/", "/x", "../x", "a/b", "a/", "./a", "a\\b", "..\\x", "C:", "C:x", "a\0b", "a\nb", &long]
+        {
             let said = Inside::parse(bad).expect_err(bad).to_string();
             assert!(said.contains("inside a folder"), "{said}");
             let quoted = serde_json::to_string(bad).expect("JSON");

@@ -67,9 +67,6 @@ fn is_at(_: &File, _: &Path) -> bool {
 }
 
 /// Locks a file unless another process holds the lock.
-///
-/// # Errors
-/// A system that cannot tell which.
 pub fn try_hold(file: &File) -> io::Result<bool> {
     let mut taken = false;
     retry_lock(|| match file.try_lock() {

@@ -32,9 +32,6 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// Atomically writes to `path` what `fill` writes. An error of `fill` leaves the old file.
-///
-/// # Errors
-/// As [`write_atomic`]; failures of `fill`.
 pub fn write_with<T>(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> Result<T>) -> Result<T> {
     let target = output_path(path)?;
     let temporary = temporary(&target);
@@ -229,9 +226,6 @@ fn sync_folder(dir: &Path) -> Result<()> {
 }
 
 /// Removes temporary files and scratch folders of killed processes in `folder`. For the process that holds the folder's lock.
-///
-/// # Errors
-/// A folder that cannot be read or changed.
 pub fn remove_leftovers(folder: &Path) -> Result<()> {
     let failed = || format!("{}: cannot remove what a stopped process left", folder.display());
     for entry in fs::read_dir(folder).with_context(failed)? {

@@ -13,6 +13,7 @@ use tokenizers::{AddedToken, Model, Tokenizer};
 
 use super::classes::TokenizerClass;
 use super::folder::read_object;
+use crate::config::keys::brief;
 
 /// Keys of tokens with a role, in the order of `transformers`.
 const ROLES: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
@@ -53,9 +54,12 @@ pub(super) fn folder_roles(
 ) -> Result<Map<String, Value>> {
     let mut all: Map<String, Value> =
         class.defaults().iter().map(|(key, token)| ((*key).to_owned(), Value::from(*token))).collect();
-    all.extend(roles(&folder.join("tokenizer_config.json").display().to_string(), config)?);
     let older = older(folder, config)?;
-    all.extend(roles(&folder.join(OLDER).display().to_string(), &older)?);
+    for (name, object) in [("tokenizer_config.json", config), (OLDER, &older)] {
+        let file = folder.join(name).display().to_string();
+        check_lists(&file, object)?;
+        all.extend(roles(&file, object)?);
+    }
     for (key, value) in other_roles(config).chain(other_roles(&older)) {
         match parse_token(value) {
             Some(token) => all.insert(key.clone(), Value::String(token.content)),
@@ -98,6 +102,26 @@ fn with_rules(text: &str, special: bool, rules: &Value) -> AddedToken {
 
 const EXTRA: &str = "extra_special_tokens";
 const ADDITIONAL: &str = "additional_special_tokens";
+
+/// Matching rules of a token, and whether it is special.
+const RULES: [&str; 5] = ["single_word", "lstrip", "rstrip", "normalized", "special"];
+
+/// Checks the keys that list tokens without a role.
+fn check_lists(file: &str, object: &Map<String, Value>) -> Result<()> {
+    let is_flag = |value: &Value| value.is_null() || value.is_boolean();
+    let is_token = |value: &Value| parse_token(value).is_some() && RULES.iter().all(|rule| is_flag(&value[*rule]));
+    for key in [EXTRA, ADDITIONAL] {
+        let found = object.get(key).unwrap_or(&Value::Null);
+        let fits = match found {
+            Value::Null => true,
+            Value::Array(list) => list.iter().all(is_token),
+            Value::Object(named) => key == EXTRA && named.values().all(|value| value.is_null() || is_token(value)),
+            _ => false,
+        };
+        ensure!(fits, "{file}: `{key}` must be a list of tokens, found {}", brief(found));
+    }
+    Ok(())
+}
 
 /// Tokens with another role (`image_token`): first objects, then strings, then the entries of an `extra_special_tokens` object.
 fn other_roles(object: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
@@ -164,7 +188,7 @@ fn listed(
 fn parse_listed(value: &Value, file: &Path) -> Result<AddedToken> {
     let token = value["content"].as_str();
     let token = token.with_context(|| format!("{}: an added token without \"content\"", file.display()))?;
-    for key in ["single_word", "lstrip", "rstrip", "normalized", "special"] {
+    for key in RULES {
         let found = &value[key];
         ensure!(
             found.is_null() || found.is_boolean(),

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::pieces::{bpe_model, decoders, replace};
 use super::split::{QWEN2, QWEN35};
 
 /// A class with its own rules, or the generic one, which reads the file unchanged.
@@ -134,14 +135,9 @@ impl TokenizerClass {
         matches!(self, TokenizerClass::Llama | TokenizerClass::CodeLlama | TokenizerClass::Gemma)
     }
 
-    /// Whether it defines how text is split without a tokenizer.json.
-    pub fn is_whole(self) -> bool {
-        self != TokenizerClass::Generic
-    }
-
     /// The tokenizer.json as the class reads it: vocabulary, merges and post-processor come from the file.
     pub fn remade(self, file: Value, config: &Map<String, Value>) -> Value {
-        if self == TokenizerClass::Generic || file["model"]["type"] != "BPE" {
+        if file["model"]["type"] != "BPE" {
             return file;
         }
         let mut made = file;
@@ -151,12 +147,7 @@ impl TokenizerClass {
                 "use_regex": own })
         };
         let plain = json!({ "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true });
-        let replaced =
-            |from: &str, to: &str| json!({ "type": "Replace", "pattern": { "String": from }, "content": to });
-        let sentencepiece = |more: Vec<Value>| {
-            let steps = [replaced("▁", " "), json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];
-            json!({ "type": "Sequence", "decoders": steps.into_iter().chain(more).collect::<Vec<_>>() })
-        };
+        let sentencepiece = |prefix: bool| json!({ "type": "Sequence", "decoders": decoders(true, prefix) });
         let nfc = json!({ "type": "NFC" });
         let (normalizer, pre_tokenizer, decoder) = match self {
             TokenizerClass::Generic => return made,
@@ -171,7 +162,7 @@ impl TokenizerClass {
             TokenizerClass::Gemma => {
                 let cut = json!({ "type": "Split", "pattern": { "String": " " }, "behavior": "MergedWithPrevious",
                     "invert": false });
-                (replaced(" ", "▁"), cut, sentencepiece(vec![]))
+                (replace(&json!({ "String": " " }), "▁"), cut, sentencepiece(false))
             }
             TokenizerClass::Llama | TokenizerClass::CodeLlama => {
                 let prefixed = prefixed.unwrap_or(true);
@@ -184,21 +175,13 @@ impl TokenizerClass {
                 };
                 let spaces = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme,
                     "split": false });
-                let strip = json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 });
-                let strips = prefixed || self == TokenizerClass::CodeLlama;
-                (Value::Null, spaces, sentencepiece(if strips { vec![strip] } else { vec![] }))
+                (Value::Null, spaces, sentencepiece(prefixed || self == TokenizerClass::CodeLlama))
             }
         };
         let words = self.is_sentencepiece();
-        let unk = if matches!(self, TokenizerClass::Gemma | TokenizerClass::CodeLlama) {
-            json!("<unk>")
-        } else {
-            Value::Null
-        };
+        let unk = matches!(self, TokenizerClass::Gemma | TokenizerClass::CodeLlama).then_some("<unk>");
         let model = &mut made["model"];
-        *model = json!({ "type": "BPE", "dropout": null, "unk_token": unk, "continuing_subword_prefix": null,
-            "end_of_word_suffix": null, "fuse_unk": words, "byte_fallback": words, "ignore_merges": false,
-            "vocab": model["vocab"].take(), "merges": model["merges"].take() });
+        *model = bpe_model(model["vocab"].take(), model["merges"].take(), unk, [words; 2]);
         made["normalizer"] = normalizer;
         made["pre_tokenizer"] = pre_tokenizer;
         made["decoder"] = decoder;

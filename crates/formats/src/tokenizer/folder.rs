@@ -10,6 +10,7 @@ use tokenizers::processors::template::TemplateProcessing;
 
 use super::classes::{TokenizerClass, is_byte_level, unread};
 use super::{Templates, TextSide, added, parse, pieces, sentencepiece};
+use crate::config::keys::Keys;
 use crate::guard::{MOST_TEXT, read_bytes, read_text};
 
 const FILE: &str = "tokenizer.json";
@@ -73,6 +74,14 @@ pub fn read(folder: &Path, rows: Option<usize>) -> Result<Option<TextSide>> {
         );
     }
     let model = read_object(&folder.join("config.json"))?.unwrap_or_default();
+    for (file, map, key) in [
+        ("tokenizer_config.json", &config, "tokenizer_class"),
+        ("config.json", &model, "tokenizer_class"),
+        ("config.json", &model, "model_type"),
+    ] {
+        let origin = folder.join(file).display().to_string();
+        Keys { origin: &origin, path: "", map }.string(key)?;
+    }
     let TokenizerFiles { file, source, class, named, pieces } = TokenizerFiles::find(folder, &config, &model)?;
     let has_file = source.ends_with(FILE);
     let own = file["added_tokens"].as_array().cloned().unwrap_or_default();
@@ -189,7 +198,7 @@ fn is_tiktoken(bytes: &[u8]) -> bool {
 fn from_vocab_and_merges(folder: &Path, class: TokenizerClass, config: &Map<String, Value>) -> Result<Value> {
     let [vocab, merges] = SLOW.map(|name| folder.join(name));
     ensure!(
-        class.is_whole() && !matches!(class, TokenizerClass::Llama | TokenizerClass::CodeLlama),
+        !matches!(class, TokenizerClass::Generic | TokenizerClass::Llama | TokenizerClass::CodeLlama),
         "{}: has vocab.json and merges.txt but no tokenizer.json, and its tokenizer_class does not define how text is split: open it \
         in transformers once and save its tokenizer, which writes tokenizer.json",
         folder.display()

@@ -31,8 +31,7 @@ pub struct Piece {
 /// square of its length.
 const MOST_LETTERS: usize = 1024;
 
-/// # Errors
-/// A piece that is too long.
+/// Refuses a piece that is too long.
 pub(crate) fn check(pieces: &[Piece], origin: &str) -> Result<()> {
     let too_long = |(id, piece): (usize, &Piece)| {
         let letters = piece.token.chars().count();
@@ -46,51 +45,48 @@ pub(crate) fn check(pieces: &[Piece], origin: &str) -> Result<()> {
     }
 }
 
-/// Every pair of pieces that forms a piece of these kinds, best score first.
-fn merges<'p>(pieces: &'p [Piece], kinds: &[u64]) -> Vec<[&'p str; 2]> {
-    let normal: HashMap<&str, (f64, usize)> = pieces
-        .iter()
-        .enumerate()
-        .filter(|(_, p)| kinds.contains(&p.kind))
-        .map(|(id, p)| (p.token.as_str(), (p.score, id)))
-        .collect();
-    let mut ranked = vec![];
-    for (token, (score, id)) in &normal {
+/// Every pair of used pieces that forms a used piece, with the id of that piece.
+fn pairs(pieces: &[Piece], is_used: impl Fn(&Piece) -> bool) -> Vec<(usize, [&str; 2])> {
+    let used = pieces.iter().enumerate().filter(|(_, piece)| is_used(piece));
+    let ids: HashMap<&str, usize> = used.map(|(id, piece)| (piece.token.as_str(), id)).collect();
+    let mut found = vec![];
+    for (token, id) in &ids {
         for (at, _) in token.char_indices().skip(1) {
             let (left, right) = token.split_at(at);
-            if normal.contains_key(left) && normal.contains_key(right) {
-                ranked.push((*score, *id, [left, right]));
+            if ids.contains_key(left) && ids.contains_key(right) {
+                found.push((*id, [left, right]));
             }
         }
     }
-    ranked.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
-    ranked.into_iter().map(|(_, _, pair)| pair).collect()
+    found
+}
+
+/// The merges of pieces of these kinds, best score first.
+fn merges<'p>(pieces: &'p [Piece], kinds: &[u64]) -> Vec<[&'p str; 2]> {
+    let mut ranked = pairs(pieces, |piece| kinds.contains(&piece.kind));
+    let score = |id: usize| pieces[id].score;
+    ranked.sort_by(|a, b| score(b.0).total_cmp(&score(a.0)).then(a.cmp(b)));
+    ranked.into_iter().map(|(_, pair)| pair).collect()
 }
 
 /// The merges that `transformers` computes for Llama's class: earlier pieces first, whatever their scores.
 fn merges_by_id(pieces: &[Piece]) -> Vec<[&str; 2]> {
-    let ids: HashMap<&str, usize> = pieces.iter().enumerate().map(|(id, p)| (p.token.as_str(), id)).collect();
-    let mut ranked = vec![];
-    for (token, id) in &ids {
-        for (at, _) in token.char_indices().skip(1) {
-            let (left, right) = token.split_at(at);
-            if let (Some(l), Some(r)) = (ids.get(left), ids.get(right)) {
-                ranked.push((*id, left.chars().count(), right.chars().count(), *l, *r, [left, right]));
-            }
-        }
-    }
-    ranked.sort();
-    ranked.into_iter().map(|(.., pair)| pair).collect()
-}
-
-fn vocabulary(pieces: &[Piece]) -> Map<String, Value> {
-    pieces.iter().enumerate().map(|(id, piece)| (piece.token.clone(), json!(id))).collect()
+    let mut ranked = pairs(pieces, |_| true);
+    ranked.sort_by_key(|(id, [left, _])| (*id, left.len()));
+    ranked.into_iter().map(|(_, pair)| pair).collect()
 }
 
 fn bpe(pieces: &[Piece], merges: &[[&str; 2]], unk: Option<&str>, byte_fallback: bool) -> Value {
+    let vocab: Map<String, Value> =
+        pieces.iter().enumerate().map(|(id, piece)| (piece.token.clone(), json!(id))).collect();
+    bpe_model(json!(vocab), json!(merges), unk, [true, byte_fallback])
+}
+
+/// The `model` of a tokenizer.json.
+pub(super) fn bpe_model(vocab: Value, merges: Value, unk: Option<&str>, [fuse, bytes]: [bool; 2]) -> Value {
     json!({ "type": "BPE", "dropout": null, "unk_token": unk, "continuing_subword_prefix": null,
-        "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": byte_fallback, "ignore_merges": false,
-        "vocab": vocabulary(pieces), "merges": merges })
+        "end_of_word_suffix": null, "fuse_unk": fuse, "byte_fallback": bytes, "ignore_merges": false,
+        "vocab": vocab, "merges": merges })
 }
 
 fn assemble(model: Value, normalizers: Vec<Value>, pre_tokenizer: Value, decoders: Vec<Value>) -> Value {
@@ -99,11 +95,11 @@ fn assemble(model: Value, normalizers: Vec<Value>, pre_tokenizer: Value, decoder
         "post_processor": null, "decoder": { "type": "Sequence", "decoders": decoders }, "model": model })
 }
 
-fn replace(pattern: &Value, to: &str) -> Value {
+pub(super) fn replace(pattern: &Value, to: &str) -> Value {
     json!({ "type": "Replace", "pattern": pattern, "content": to })
 }
 
-fn decoders(byte_fallback: bool, prefix: bool) -> Vec<Value> {
+pub(super) fn decoders(byte_fallback: bool, prefix: bool) -> Vec<Value> {
     let mut steps = vec![replace(&json!({ "String": "▁" }), " ")];
     steps.extend(byte_fallback.then(|| json!({ "type": "ByteFallback" })));
     steps.push(json!({ "type": "Fuse" }));

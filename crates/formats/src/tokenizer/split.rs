@@ -32,7 +32,7 @@ const UNNAMED: [&str; 4] = [
 ];
 
 /// A rule and its flags.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Split {
     /// Applied in order. Empty: GPT-2's expression, which the byte-level step includes.
     cuts: &'static [&'static str],

@@ -14,9 +14,6 @@ use cubecl::prelude::*;
 use super::matmul::matmul;
 use super::{UNITS, addresses, cubes, dim, element, made_like, rows_of, units};
 
-/// Maximum rows of x: with more, kernels on tensor cores also read the matrix once.
-pub(crate) const FEW: usize = 16;
-
 /// Maximum rows of x per cube.
 const TOGETHER: usize = 8;
 
@@ -284,25 +281,25 @@ fn pitch(x: &CubeTensor, vector: usize) -> usize {
     x.meta.strides()[x.rank() - 2] / vector
 }
 
-/// The rows of a tensor as a matrix.
-fn flat(x: CubeTensor) -> CubeTensor {
+/// The rows of a tensor as a contiguous matrix.
+pub(super) fn flat(x: CubeTensor) -> CubeTensor {
     let shape = Shape::new(rows_of(&x.shape()));
     reshape(into_contiguous(x), shape)
 }
 
 /// Rows of x per cube. Few sizes, because each needs another kernel.
-fn together(rows: usize) -> usize {
+pub(super) fn together(rows: usize) -> usize {
     rows.next_power_of_two().min(TOGETHER)
 }
 
 /// A shape with another last axis.
-fn with_last(mut shape: Shape, n: usize) -> Shape {
+pub(super) fn with_last(mut shape: Shape, n: usize) -> Shape {
     let last = shape.num_dims() - 1;
     shape[last] = n;
     shape
 }
 
-/// `x W` for one to three matrices `[K, N]`, x `[.., K]` of at most [`FEW`] rows → `[.., N]` each.
+/// `x W` for one to three matrices `[K, N]`, x `[.., K]` of few rows → `[.., N]` each.
 pub(crate) fn linear<const C: usize>(x: CubeTensor, weights: [CubeTensor; C]) -> [CubeTensor; C] {
     let depth = weights[0].shape()[0];
     let widths: Vec<usize> = weights.iter().map(|w| w.shape()[1]).collect();
@@ -367,7 +364,7 @@ fn launch(x: CubeTensor, weights: Vec<CubeTensor>, widths: Vec<usize>, vector: V
     outs
 }
 
-/// `x Tᵀ`, x `[.., K]` of at most [`FEW`] rows, a table `[N, K]` → `[.., N]`.
+/// `x Tᵀ`, x `[.., K]` of few rows, a table `[N, K]` → `[.., N]`.
 pub(crate) fn linear_by_row(x: CubeTensor, table: CubeTensor) -> CubeTensor {
     let ([rows, depth], held) = (rows_of(&x.shape()), table.shape()[0]);
     let (shape, x) = (with_last(x.shape(), held), flat(x));

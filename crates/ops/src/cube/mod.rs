@@ -35,7 +35,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 pub(super) use adamw::{adamw, sum_of_squares};
 pub(super) use attend::attend;
-pub(super) use few::{FEW, linear, linear_by_row};
+pub(super) use few::{linear, linear_by_row};
 pub(super) use heads::{append_heads, first_of};
 pub(super) use loss::{cross_entropy, cross_entropy_backward};
 pub(super) use matmul::{chooses_products, has_tf32, matmul, matmul_onto, scaled_matmul};

@@ -201,7 +201,6 @@ fn launch(
     );
 }
 
-/// Gradients of x and the weight.
 pub(crate) fn rms_norm_backward(
     x: CubeTensor,
     weight: CubeTensor,

@@ -9,7 +9,8 @@ use burn::backend::{DispatchDevice, TensorMetadata};
 use burn::tensor::{DType, Device, FloatDType, Int, IntDType, Shape, Slice, Tensor, TensorData};
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
-use super::blocks::{FOUR, LANES, SPARE, few, widen};
+use super::blocks::{self, FOUR, LANES, SPARE, widen};
+use super::few::{flat, together, with_last};
 use super::matmul::matmul;
 use super::{UNITS, addresses, cubes, dim, largest_buffer, sums_like, units};
 use crate::like_parts;
@@ -17,9 +18,6 @@ use crate::stored::{Format, Part, StoredMatrix};
 
 /// Most rows of x that are multiplied with the quantised blocks.
 const FEW: usize = 32;
-
-/// Rows of x per cube: the matrix is read once for all of them.
-const TOGETHER: usize = 8;
 
 /// Maximum bytes of a piece: kernels count bytes in 32 bits.
 const PIECE: u64 = 1 << 31;
@@ -209,7 +207,7 @@ impl DeviceMatrix {
 
     /// `x Wᵀ`: `[.., K]` → `[.., N]`.
     pub(crate) fn product(&self, x: CubeTensor) -> CubeTensor {
-        let (flat, shape) = flat(x, self.rows());
+        let (shape, flat) = (with_last(x.shape(), self.rows()), flat(x));
         let m = flat.shape()[0];
         let out = if m <= FEW && self.width.is_multiple_of(FOUR) {
             let out = sums_like(&flat, Shape::new([m, self.rows()]));
@@ -228,7 +226,7 @@ impl DeviceMatrix {
 
     /// `y W`: `[.., N]` → `[.., K]`.
     pub(crate) fn back(&self, y: CubeTensor) -> CubeTensor {
-        let (flat, shape) = flat(y, self.width);
+        let (shape, flat) = (with_last(y.shape(), self.width), flat(y));
         let share = |(start, part, rows): (usize, &Words, Range<usize>)| {
             let columns = start..start + rows.len();
             let slices = [Slice::full(), Slice::from(columns)];
@@ -247,8 +245,8 @@ impl DeviceMatrix {
             return;
         }
         let units = units(&client, UNITS).max(LANES);
-        let of = m.next_power_of_two().min(TOGETHER);
-        few::launch(
+        let of = together(m);
+        blocks::few::launch(
             &client,
             cubes(&client, part.rows.div_ceil(units / LANES) * m.div_ceil(of)),
             dim(units),
@@ -266,17 +264,6 @@ impl DeviceMatrix {
             part.format,
         );
     }
-}
-
-/// Rows of a tensor as a matrix, and its shape with another last axis.
-fn flat(x: CubeTensor, columns: usize) -> (CubeTensor, Shape) {
-    let mut shape = x.shape();
-    let [rows, width] = super::rows_of(&shape);
-    let axis = shape.num_dims() - 1;
-    shape[axis] = columns;
-    // The kernel reads contiguous rows.
-    let x = burn_cubecl::kernel::into_contiguous(x);
-    (CubeBackend::float_reshape(x, Shape::new([rows, width])), shape)
 }
 
 fn joined(mut parts: Vec<CubeTensor>, axis: usize) -> CubeTensor {

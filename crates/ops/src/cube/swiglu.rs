@@ -72,7 +72,6 @@ pub(crate) fn swiglu(gate: CubeTensor, up: CubeTensor) -> CubeTensor {
     out
 }
 
-/// Gradients of gate and up.
 pub(crate) fn swiglu_backward(gate: CubeTensor, up: CubeTensor, grad: CubeTensor) -> (CubeTensor, CubeTensor) {
     let (dgate, dup) = (made_like(&gate, gate.shape()), made_like(&gate, gate.shape()));
     let n = gate.shape().num_elements();

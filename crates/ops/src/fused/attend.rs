@@ -59,7 +59,6 @@ impl Sizes {
         self.heads / self.groups
     }
 
-    /// Scale of scores.
     pub fn scale(&self) -> f32 {
         1.0 / (self.width as f64).sqrt() as f32
     }
@@ -320,12 +319,11 @@ fn mix<S: Simd, const Q: usize, const V: usize>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::paths::drawn;
     use super::*;
 
     #[test]
     fn queries_that_share_keys_and_values_have_the_bits_they_have_alone() {
-        let drawn =
-            |n: usize, seed: usize| (0..n).map(|i| ((i * 37 + seed) % 101) as f32 / 50.0 - 1.0).collect::<Vec<_>>();
         for [heads, slots, width] in [[1, 1, 1], [2, 3, 33], [3, 40, 64], [4, 17, 70], [5, 70, 48], [8, 129, 128]] {
             let (q, v) = (drawn(heads * width, 3), drawn(slots * width, 5));
             let k = drawn(width * padded(slots), 7);
@@ -352,8 +350,6 @@ mod tests {
 
     #[test]
     fn heads_that_threads_share_have_the_bits_of_one_thread() {
-        let drawn =
-            |n: usize, seed: usize| (0..n).map(|i| ((i * 37 + seed) % 101) as f32 / 50.0 - 1.0).collect::<Vec<_>>();
         // One unit, fewer units than threads, and more.
         for [rows, positions, heads, groups, slots] in
             [[1, 1, 9, 3, 300], [1, 17, 6, 6, 90], [2, 1, 8, 2, 200], [7, 3, 4, 1, 80]]

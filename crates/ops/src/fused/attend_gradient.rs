@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use super::attend::{Heads, PARALLEL, Scale, Sizes, TOGETHER, add_mask, padded};
 use super::product::{self, MatrixView, Transpose};
 use super::simd::{exp, sum, vectorised};
+use super::stored_many::rows_of;
 
 /// Inputs and outputs of the forward pass, and the gradient of `out`: q, out and grad `[B, L, H, dh]`, keys and values as matrices
 /// `[T, dh]`, the mask `[B, L, T]`, scales `[B, L, H]`.
@@ -38,7 +39,6 @@ impl AttentionPass<'_> {
         }
     }
 
-    /// One row of the batch.
     fn row(&self, row: usize, dq: &mut [f32], dk: &mut [f32], dv: &mut [f32]) {
         let Sizes { positions, groups, slots, width, .. } = self.sizes;
         let (one, share, room) = (self.sizes.query_width(), self.sizes.share(), padded(slots));
@@ -63,8 +63,8 @@ impl AttentionPass<'_> {
                     scores.clear();
                     scores.resize(together * share * wide, 0.0);
                 }
-                product::times(q, keys_across, width, &mut rows(&mut patterns, wide));
-                product::times(grad, values_across, width, &mut rows(&mut dscores, wide));
+                product::times(q, keys_across, width, &mut rows_of(&mut patterns, wide));
+                product::times(grad, values_across, width, &mut rows_of(&mut dscores, wide));
                 add_mask(&mut patterns, wide, mask, [slots, seen, share]);
                 scores_backward(&mut patterns, &mut dscores, &queries.scales, &queries.along);
 
@@ -155,10 +155,6 @@ fn transpose(from: MatrixView, [n, m]: [usize; 2], out: &mut [f32], step: usize)
 
 fn dense(values: &[f32], step: usize) -> MatrixView<'_> {
     MatrixView { values, step }
-}
-
-fn rows(values: &mut [f32], width: usize) -> Vec<&mut [f32]> {
-    values.chunks_exact_mut(width).collect()
 }
 
 /// The columns `range` of each row.

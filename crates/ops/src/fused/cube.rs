@@ -1,10 +1,10 @@
-//! [`FusedOps`], [`Stores`], [`Inference`] and [`Products`] on Burn's GPU backend: the kernels of `ops::cube`.
+//! [`FusedOps`], [`BackwardOps`], [`Stores`], [`Inference`] and [`Products`] on Burn's GPU backend: the kernels of `ops::cube`.
 
 use burn::backend::tensor::FloatTensor as Float;
 use burn_cubecl::CubeBackend;
 
 use super::on_gpu::OnGpu;
-use super::{AdamW, FusedOps, Inference, Products, Stores, Targets, head};
+use super::{AdamW, BackwardOps, FusedOps, Inference, Products, Stores, Targets, head};
 use crate::cube;
 use crate::frozen::FrozenMatrix;
 
@@ -13,21 +13,8 @@ impl FusedOps for CubeBackend {
         cube::rms_norm(x, weight, eps)
     }
 
-    fn rms_norm_backward(
-        x: Float<Self>,
-        weight: Float<Self>,
-        grad: Float<Self>,
-        eps: f64,
-    ) -> (Float<Self>, Float<Self>) {
-        cube::rms_norm_backward(x, weight, grad, eps)
-    }
-
     fn swiglu(gate: Float<Self>, up: Float<Self>) -> Float<Self> {
         cube::swiglu(gate, up)
-    }
-
-    fn swiglu_backward(gate: Float<Self>, up: Float<Self>, grad: Float<Self>) -> (Float<Self>, Float<Self>) {
-        cube::swiglu_backward(gate, up, grad)
     }
 
     fn rotate(x: Float<Self>, cos: Float<Self>, sin: Float<Self>, back: bool) -> Float<Self> {
@@ -42,16 +29,8 @@ impl FusedOps for CubeBackend {
         cube::softmax(scores, None)
     }
 
-    fn softmax_backward(pattern: Float<Self>, grad: Float<Self>) -> Float<Self> {
-        cube::softmax_backward(pattern, grad)
-    }
-
     fn head_loss(hidden: Float<Self>, head: Float<Self>, targets: Targets) -> (Float<Self>, Float<Self>) {
         head::forward(&hidden, &head::Floats::<Self>(&head), &targets)
-    }
-
-    fn cross_entropy(logits: Float<Self>, targets: Targets) -> (Float<Self>, Float<Self>) {
-        cube::cross_entropy(logits, &targets)
     }
 
     fn matmul(a: Float<Self>, b: Float<Self>) -> Float<Self> {
@@ -64,6 +43,29 @@ impl FusedOps for CubeBackend {
 
     fn scaled_matmul(a: Float<Self>, b: Float<Self>, scale: f64) -> Float<Self> {
         cube::scaled_matmul(a, b, scale)
+    }
+}
+
+impl BackwardOps for CubeBackend {
+    fn rms_norm_backward(
+        x: Float<Self>,
+        weight: Float<Self>,
+        grad: Float<Self>,
+        eps: f64,
+    ) -> (Float<Self>, Float<Self>) {
+        cube::rms_norm_backward(x, weight, grad, eps)
+    }
+
+    fn swiglu_backward(gate: Float<Self>, up: Float<Self>, grad: Float<Self>) -> (Float<Self>, Float<Self>) {
+        cube::swiglu_backward(gate, up, grad)
+    }
+
+    fn softmax_backward(pattern: Float<Self>, grad: Float<Self>) -> Float<Self> {
+        cube::softmax_backward(pattern, grad)
+    }
+
+    fn cross_entropy(logits: Float<Self>, targets: Targets) -> (Float<Self>, Float<Self>) {
+        cube::cross_entropy(logits, &targets)
     }
 
     fn cross_entropy_backward(logits: Float<Self>, targets: Targets, grad: Float<Self>) -> Float<Self> {

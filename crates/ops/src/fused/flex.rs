@@ -7,7 +7,7 @@ use burn::tensor::{DType, Shape, TensorData};
 use rayon::prelude::*;
 
 use super::flex_products::attended;
-use super::{AdamW, FusedOps, Inference, Targets, flex_products, head, kernels};
+use super::{AdamW, BackwardOps, FusedOps, Inference, Targets, flex_products, head, kernels};
 use crate::MASKED;
 
 /// A row-major view of a tensor: its own memory if it is row-major, else a copy.
@@ -62,28 +62,11 @@ impl FusedOps for Flex {
         made(out, shape)
     }
 
-    fn rms_norm_backward(x: FlexTensor, weight: FlexTensor, grad: FlexTensor, eps: f64) -> (FlexTensor, FlexTensor) {
-        let (shape, weight_shape) = (x.shape(), weight.shape());
-        let (x, weight, grad) = (Rows::new(x), Rows::new(weight), Rows::new(grad));
-        let (mut dx, mut dw) = (vec![0.0; x.get().len()], vec![0.0; weight.get().len()]);
-        kernels::rms_norm_backward(x.get(), weight.get(), grad.get(), eps as f32, &mut dx, &mut dw);
-        (made(dx, shape), made(dw, weight_shape))
-    }
-
     fn swiglu(gate: FlexTensor, up: FlexTensor) -> FlexTensor {
         let (shape, gate, up) = (gate.shape(), Rows::new(gate), Rows::new(up));
         let mut out = vec![0.0; gate.get().len()];
         kernels::swiglu(gate.get(), up.get(), &mut out);
         made(out, shape)
-    }
-
-    fn swiglu_backward(gate: FlexTensor, up: FlexTensor, grad: FlexTensor) -> (FlexTensor, FlexTensor) {
-        let shape = gate.shape();
-        let (gate, up, grad) = (Rows::new(gate), Rows::new(up), Rows::new(grad));
-        let n = gate.get().len();
-        let (mut dgate, mut dup) = (vec![0.0; n], vec![0.0; n]);
-        kernels::swiglu_backward(gate.get(), up.get(), grad.get(), &mut dgate, &mut dup);
-        (made(dgate, shape.clone()), made(dup, shape))
     }
 
     fn rotate(x: FlexTensor, cos: FlexTensor, sin: FlexTensor, back: bool) -> FlexTensor {
@@ -107,14 +90,37 @@ impl FusedOps for Flex {
         in_place(scores, |x| kernels::softmax(x, &[], [1, 1, width]))
     }
 
+    fn head_loss(hidden: FlexTensor, head: FlexTensor, targets: Targets) -> (FlexTensor, FlexTensor) {
+        head::forward(&hidden, &head::Floats::<Self>(&head), &targets)
+    }
+
+    fn matmul(a: FlexTensor, b: FlexTensor) -> FlexTensor {
+        if flex_products::is_own(&a, &b) { flex_products::matmul(a, b) } else { Self::float_matmul(a, b) }
+    }
+}
+
+impl BackwardOps for Flex {
+    fn rms_norm_backward(x: FlexTensor, weight: FlexTensor, grad: FlexTensor, eps: f64) -> (FlexTensor, FlexTensor) {
+        let (shape, weight_shape) = (x.shape(), weight.shape());
+        let (x, weight, grad) = (Rows::new(x), Rows::new(weight), Rows::new(grad));
+        let (mut dx, mut dw) = (vec![0.0; x.get().len()], vec![0.0; weight.get().len()]);
+        kernels::rms_norm_backward(x.get(), weight.get(), grad.get(), eps as f32, &mut dx, &mut dw);
+        (made(dx, shape), made(dw, weight_shape))
+    }
+
+    fn swiglu_backward(gate: FlexTensor, up: FlexTensor, grad: FlexTensor) -> (FlexTensor, FlexTensor) {
+        let shape = gate.shape();
+        let (gate, up, grad) = (Rows::new(gate), Rows::new(up), Rows::new(grad));
+        let n = gate.get().len();
+        let (mut dgate, mut dup) = (vec![0.0; n], vec![0.0; n]);
+        kernels::swiglu_backward(gate.get(), up.get(), grad.get(), &mut dgate, &mut dup);
+        (made(dgate, shape.clone()), made(dup, shape))
+    }
+
     fn softmax_backward(pattern: FlexTensor, grad: FlexTensor) -> FlexTensor {
         let width = last(&pattern.shape());
         let pattern = Rows::new(pattern);
         in_place(grad, |g| kernels::softmax_backward(pattern.get(), g, width))
-    }
-
-    fn head_loss(hidden: FlexTensor, head: FlexTensor, targets: Targets) -> (FlexTensor, FlexTensor) {
-        head::forward(&hidden, &head::Floats::<Self>(&head), &targets)
     }
 
     fn cross_entropy(logits: FlexTensor, targets: Targets) -> (FlexTensor, FlexTensor) {
@@ -125,10 +131,6 @@ impl FusedOps for Flex {
             kernels::cross_entropy(x, &targets.ids, &mut loss, &mut hits);
         });
         (made(loss, Shape::new([n])), made(hits, Shape::new([n])))
-    }
-
-    fn matmul(a: FlexTensor, b: FlexTensor) -> FlexTensor {
-        if flex_products::is_own(&a, &b) { flex_products::matmul(a, b) } else { Self::float_matmul(a, b) }
     }
 
     fn cross_entropy_backward(logits: FlexTensor, targets: Targets, grad: FlexTensor) -> FlexTensor {

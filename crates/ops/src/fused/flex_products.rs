@@ -10,7 +10,8 @@ use super::attend::{self, Heads, Sizes};
 use super::attend_gradient::AttentionPass;
 use super::flex::{Rows, last, made};
 use super::{
-    CpuFusedOps, CpuInference, Products, Stores, Targets, head, many, product, stored, stored_back, stored_many,
+    CpuBackwardOps, CpuFusedOps, CpuInference, Products, Stores, Targets, head, many, product, stored, stored_back,
+    stored_many,
 };
 use crate::frozen::FrozenMatrix;
 
@@ -150,7 +151,9 @@ impl CpuFusedOps for Flex {
     fn attend(q: FlexTensor, k: FlexTensor, v: FlexTensor, mask: FlexTensor) -> FlexTensor {
         Self::attend_for_backward(q, k, v, mask).0
     }
+}
 
+impl CpuBackwardOps for Flex {
     fn attend_for_backward(q: FlexTensor, k: FlexTensor, v: FlexTensor, mask: FlexTensor) -> (FlexTensor, FlexTensor) {
         attended(q, k, v, Rows::new(mask).get())
     }
@@ -196,8 +199,7 @@ impl Products for Flex {
     }
 
     fn linear_two(x: FlexTensor, a: FlexTensor, b: FlexTensor) -> (FlexTensor, FlexTensor) {
-        let [a, b] = products(x, [a, b]);
-        (a, b)
+        products(x, [a, b]).into()
     }
 
     fn linear_three(
@@ -206,20 +208,13 @@ impl Products for Flex {
         b: FlexTensor,
         c: FlexTensor,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
-        let [a, b, c] = products(x, [a, b, c]);
-        (a, b, c)
+        products(x, [a, b, c]).into()
     }
 }
 
 impl CpuInference for Flex {
-    fn linear_stored_two(x: FlexTensor, weights: [FrozenMatrix; 2]) -> (FlexTensor, FlexTensor) {
-        let [a, b] = stored_products(x, weights);
-        (a, b)
-    }
-
-    fn linear_stored_three(x: FlexTensor, weights: [FrozenMatrix; 3]) -> (FlexTensor, FlexTensor, FlexTensor) {
-        let [a, b, c] = stored_products(x, weights);
-        (a, b, c)
+    fn linear_stored_each<const P: usize>(x: FlexTensor, weights: [FrozenMatrix; P]) -> Vec<FlexTensor> {
+        stored_products(x, weights).into()
     }
 }
 

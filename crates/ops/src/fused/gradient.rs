@@ -9,7 +9,7 @@ use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::{Autodiff, Backend, TensorMetadata, tensor::FloatTensor as Float};
 use burn::tensor::Shape;
 
-use super::{CpuFusedOps, FusedOps, Stores, Targets, head, many, parts};
+use super::{BackwardOps, CpuBackwardOps, CpuFusedOps, FusedOps, Stores, Targets, head, many, parts};
 use crate::frozen::FrozenMatrix;
 
 /// Finishes an operation: its output, tracked with its state if a parent needs a gradient.
@@ -51,18 +51,18 @@ fn of_each<B: Backend>(x: Float<B>, product: impl FnOnce(Float<B>) -> Float<B>) 
     }
 }
 
-/// Declares a node: bound of the backend, number of parents, saved state, and the parents' gradients as a function of the output's and of
+/// Declares a node: bounds of the backend, number of parents, saved state, and the parents' gradients as a function of the output's and of
 /// which parents need one.
 macro_rules! node {
     (
         $(#[$doc:meta])*
-        $name:ident: $bound:ident, $parents:literal, $state:pat => $saved:ty, |$grad:ident, $wanted:pat_param| $gradients:expr
+        $name:ident: $bound:ident $(+ $more:ident)*, $parents:literal, $state:pat => $saved:ty, |$grad:ident, $wanted:pat_param| $gradients:expr
     ) => {
         $(#[$doc])*
         #[derive(Debug)]
         struct $name;
 
-        impl<B: $bound> Backward<B, $parents> for $name {
+        impl<B: $bound $(+ $more)*> Backward<B, $parents> for $name {
             type State = $saved;
 
             fn backward(self, ops: Ops<Self::State, $parents>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -80,12 +80,12 @@ macro_rules! node {
     };
 }
 
-node!(RmsNorm: FusedOps, 2, (x, weight, eps) => (Float<B>, Float<B>, f64), |grad, _| {
+node!(RmsNorm: BackwardOps, 2, (x, weight, eps) => (Float<B>, Float<B>, f64), |grad, _| {
     let (dx, dw) = B::rms_norm_backward(x, weight, grad, eps);
     [Some(dx), Some(dw)]
 });
 
-node!(SwiGlu: FusedOps, 2, (gate, up) => (Float<B>, Float<B>), |grad, _| {
+node!(SwiGlu: BackwardOps, 2, (gate, up) => (Float<B>, Float<B>), |grad, _| {
     let (dg, du) = B::swiglu_backward(gate, up, grad);
     [Some(dg), Some(du)]
 });
@@ -147,31 +147,31 @@ node!(Rotate: FusedOps, 1, (cos, sin, back) => (Float<B>, Float<B>, bool), |grad
 
 node!(
     /// Saves its inputs and outputs, but no pattern.
-    Attend: CpuFusedOps, 3, [q, k, v, mask, out, scales] => [Float<B>; 6], |grad, _| {
+    Attend: CpuBackwardOps, 3, [q, k, v, mask, out, scales] => [Float<B>; 6], |grad, _| {
         let (dq, dk, dv) = B::attend_backward(q, k, v, mask, out, scales, grad);
         [Some(dq), Some(dk), Some(dv)]
     }
 );
 
-node!(AttendInParts: FusedOps, 3, inputs => parts::Inputs<B>, |grad, wanted| parts::backward(&inputs, &grad, wanted));
+node!(AttendInParts: BackwardOps, 3, inputs => parts::Inputs<B>, |grad, wanted| parts::backward(&inputs, &grad, wanted));
 
 node!(
     /// Saves its output.
-    SoftmaxGradient: FusedOps, 1, pattern => Float<B>, |grad, _| [Some(B::softmax_backward(pattern, grad))]
+    SoftmaxGradient: BackwardOps, 1, pattern => Float<B>, |grad, _| [Some(B::softmax_backward(pattern, grad))]
 );
 
-node!(HeadLoss: FusedOps, 2, (hidden, head, targets) => (Float<B>, Float<B>, Targets), |grad, wanted| {
+node!(HeadLoss: BackwardOps, 2, (hidden, head, targets) => (Float<B>, Float<B>, Targets), |grad, wanted| {
     head::backward(&hidden, &head::Floats::<B>(&head), &targets, &grad, wanted)
 });
 
 node!(
-    HeadLossStored: Stores, 2, (hidden, learnt, stored, targets) => (Float<B>, Float<B>, FrozenMatrix, Targets), |grad, wanted| {
+    HeadLossStored: Stores + BackwardOps, 2, (hidden, learnt, stored, targets) => (Float<B>, Float<B>, FrozenMatrix, Targets), |grad, wanted| {
         let head = head::MixedRows::<B> { stored: &stored, learnt: &learnt };
         head::backward(&hidden, &head, &targets, &grad, wanted)
     }
 );
 
-impl<B: FusedOps, C: CheckpointStrategy> FusedOps for Autodiff<B, C> {
+impl<B: BackwardOps, C: CheckpointStrategy> FusedOps for Autodiff<B, C> {
     fn rms_norm(x: Float<Self>, weight: Float<Self>, eps: f64) -> Float<Self> {
         let parents = [x.node(), weight.node()];
         let (x, weight) = (x.into_primitive(), weight.into_primitive());
@@ -179,26 +179,11 @@ impl<B: FusedOps, C: CheckpointStrategy> FusedOps for Autodiff<B, C> {
         finish!(RmsNorm, parents, output, (x, weight, eps))
     }
 
-    fn rms_norm_backward(
-        x: Float<Self>,
-        weight: Float<Self>,
-        grad: Float<Self>,
-        eps: f64,
-    ) -> (Float<Self>, Float<Self>) {
-        let pair = B::rms_norm_backward(x.into_primitive(), weight.into_primitive(), grad.into_primitive(), eps);
-        (constant::<B, C>(pair.0), constant::<B, C>(pair.1))
-    }
-
     fn swiglu(gate: Float<Self>, up: Float<Self>) -> Float<Self> {
         let parents = [gate.node(), up.node()];
         let (gate, up) = (gate.into_primitive(), up.into_primitive());
         let output = B::swiglu(gate.clone(), up.clone());
         finish!(SwiGlu, parents, output, (gate, up))
-    }
-
-    fn swiglu_backward(gate: Float<Self>, up: Float<Self>, grad: Float<Self>) -> (Float<Self>, Float<Self>) {
-        let pair = B::swiglu_backward(gate.into_primitive(), up.into_primitive(), grad.into_primitive());
-        (constant::<B, C>(pair.0), constant::<B, C>(pair.1))
     }
 
     fn rotate(x: Float<Self>, cos: Float<Self>, sin: Float<Self>, back: bool) -> Float<Self> {
@@ -228,20 +213,11 @@ impl<B: FusedOps, C: CheckpointStrategy> FusedOps for Autodiff<B, C> {
         finish!(SoftmaxGradient, parents, output, output.clone())
     }
 
-    fn softmax_backward(pattern: Float<Self>, grad: Float<Self>) -> Float<Self> {
-        constant::<B, C>(B::softmax_backward(pattern.into_primitive(), grad.into_primitive()))
-    }
-
     fn head_loss(hidden: Float<Self>, head: Float<Self>, targets: Targets) -> (Float<Self>, Float<Self>) {
         let parents = [hidden.node(), head.node()];
         let (hidden, head) = (hidden.into_primitive(), head.into_primitive());
         let (output, hits) = B::head_loss(hidden.clone(), head.clone(), targets.clone());
         (finish!(HeadLoss, parents, output, (hidden, head, targets)), constant::<B, C>(hits))
-    }
-
-    fn cross_entropy(logits: Float<Self>, targets: Targets) -> (Float<Self>, Float<Self>) {
-        let (loss, hits) = B::cross_entropy(logits.into_primitive(), targets);
-        (constant::<B, C>(loss), constant::<B, C>(hits))
     }
 
     fn matmul(a: Float<Self>, b: Float<Self>) -> Float<Self> {
@@ -262,13 +238,9 @@ impl<B: FusedOps, C: CheckpointStrategy> FusedOps for Autodiff<B, C> {
         let output = B::matmul_onto(y, between.clone(), b.clone(), scale);
         finish!(Adapted, parents, output, Adaptation { x, weight, a, b, between, scale })
     }
-
-    fn cross_entropy_backward(logits: Float<Self>, targets: Targets, grad: Float<Self>) -> Float<Self> {
-        constant::<B, C>(B::cross_entropy_backward(logits.into_primitive(), targets, grad.into_primitive()))
-    }
 }
 
-impl<B: Stores, C: CheckpointStrategy> Stores for Autodiff<B, C> {
+impl<B: Stores + BackwardOps, C: CheckpointStrategy> Stores for Autodiff<B, C> {
     fn linear_stored(x: Float<Self>, weight: FrozenMatrix) -> Float<Self> {
         let parents = [x.node()];
         let output = of_each::<B>(x.into_primitive(), |x| B::linear_stored(x, weight.clone()));
@@ -294,7 +266,7 @@ impl<B: Stores, C: CheckpointStrategy> Stores for Autodiff<B, C> {
     }
 }
 
-impl<B: CpuFusedOps, C: CheckpointStrategy> CpuFusedOps for Autodiff<B, C> {
+impl<B: CpuBackwardOps, C: CheckpointStrategy> CpuFusedOps for Autodiff<B, C> {
     fn linear(x: Float<Self>, weight: Float<Self>) -> Float<Self> {
         if COPIES.get() && !weight.is_tracked() {
             let (parents, weight) = ([x.node()], weight.into_primitive());
@@ -322,35 +294,9 @@ impl<B: CpuFusedOps, C: CheckpointStrategy> CpuFusedOps for Autodiff<B, C> {
         let (output, scales) = B::attend_for_backward(q.clone(), k.clone(), v.clone(), mask.clone());
         finish!(Attend, parents, output, [q, k, v, mask, output.clone(), scales])
     }
-
-    fn attend_for_backward(
-        q: Float<Self>,
-        k: Float<Self>,
-        v: Float<Self>,
-        mask: Float<Self>,
-    ) -> (Float<Self>, Float<Self>) {
-        let (q, k, v, mask) = (q.into_primitive(), k.into_primitive(), v.into_primitive(), mask.into_primitive());
-        let (output, scales) = B::attend_for_backward(q, k, v, mask);
-        (constant::<B, C>(output), constant::<B, C>(scales))
-    }
-
-    fn attend_backward(
-        q: Float<Self>,
-        k: Float<Self>,
-        v: Float<Self>,
-        mask: Float<Self>,
-        out: Float<Self>,
-        scales: Float<Self>,
-        grad: Float<Self>,
-    ) -> (Float<Self>, Float<Self>, Float<Self>) {
-        let (q, k, v, mask) = (q.into_primitive(), k.into_primitive(), v.into_primitive(), mask.into_primitive());
-        let (out, scales, grad) = (out.into_primitive(), scales.into_primitive(), grad.into_primitive());
-        let (dq, dk, dv) = B::attend_backward(q, k, v, mask, out, scales, grad);
-        (constant::<B, C>(dq), constant::<B, C>(dk), constant::<B, C>(dv))
-    }
 }
 
-/// Gradients of gradients are not supported: the result is a constant.
+/// A result without gradient.
 fn constant<B: Backend, C: CheckpointStrategy>(x: Float<B>) -> Float<Autodiff<B, C>> {
     <Autodiff<B, C> as burn::backend::AutodiffBackend>::from_inner(x)
 }

@@ -6,7 +6,7 @@ use burn::backend::tensor::FloatTensor as Float;
 use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::Slice;
 
-use super::{FusedOps, Stores, Targets};
+use super::{BackwardOps, FusedOps, Stores, Targets};
 use crate::frozen::FrozenMatrix;
 
 /// Maximum logits in memory, if that is at least [`ROWS`] rows.
@@ -97,7 +97,11 @@ impl<B: Stores> Head<B> for MixedRows<'_, B> {
 }
 
 /// Losses and hits, `[N]` each.
-pub(super) fn forward<B: FusedOps>(hidden: &Float<B>, head: &impl Head<B>, targets: &Targets) -> (Float<B>, Float<B>) {
+pub(super) fn forward<B: BackwardOps>(
+    hidden: &Float<B>,
+    head: &impl Head<B>,
+    targets: &Targets,
+) -> (Float<B>, Float<B>) {
     let done = parts(targets.ids.len(), head.vocab())
         .map(|rows| B::cross_entropy(head.logits(some_rows::<B>(hidden, &rows)), targets.part(rows)));
     let (loss, hits): (Vec<_>, Vec<_>) = done.unzip();
@@ -105,7 +109,7 @@ pub(super) fn forward<B: FusedOps>(hidden: &Float<B>, head: &impl Head<B>, targe
 }
 
 /// Gradients of the hidden states and of the head's floats, if needed.
-pub(super) fn backward<B: FusedOps>(
+pub(super) fn backward<B: BackwardOps>(
     hidden: &Float<B>,
     head: &impl Head<B>,
     targets: &Targets,

@@ -289,12 +289,9 @@ fn tile<S: Simd, const T: usize, const STEP: usize>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::paths::drawn as values;
     use super::*;
     use crate::cpu::tests::with_each;
-
-    fn values(n: usize, seed: usize) -> Vec<f32> {
-        (0..n).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.0 - 1.0).collect()
-    }
 
     /// A matrix of these values in either layout, with room after each row or column.
     fn laid(x: &[f32], [rows, columns]: [usize; 2], turned: bool) -> (Vec<f32>, usize) {

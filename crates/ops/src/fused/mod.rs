@@ -35,7 +35,7 @@ use burn::tensor::{DType, Device, Scalar, Tensor};
 use super::frozen::FrozenMatrix;
 use super::{AdamW, Targets};
 pub use gradient::of_copies;
-pub(super) use on_gpu::{add_rms_norm, append_heads, first_of};
+pub use on_gpu::{Heads, add_rms_norm, append_heads, first_of};
 pub(super) use product::is_shared;
 
 /// Single-pass operations. Shapes are checked by the callers in `ops`.
@@ -43,17 +43,8 @@ pub(super) use product::is_shared;
 pub(crate) trait FusedOps: Backend {
     /// `x / sqrt(mean(x²) + eps) · weight` over the last axis.
     fn rms_norm(x: Float<Self>, weight: Float<Self>, eps: f64) -> Float<Self>;
-    /// Gradients of `x` and `weight`.
-    fn rms_norm_backward(
-        x: Float<Self>,
-        weight: Float<Self>,
-        grad: Float<Self>,
-        eps: f64,
-    ) -> (Float<Self>, Float<Self>);
     /// `silu(gate) · up`.
     fn swiglu(gate: Float<Self>, up: Float<Self>) -> Float<Self>;
-    /// Gradients of `gate` and `up`.
-    fn swiglu_backward(gate: Float<Self>, up: Float<Self>, grad: Float<Self>) -> (Float<Self>, Float<Self>);
     /// RoPE on `[B, L, H, dh]` with `[B, L, 1, dh/2]` tables; by `−angle` if `back`, which is also its gradient.
     fn rotate(x: Float<Self>, cos: Float<Self>, sin: Float<Self>, back: bool) -> Float<Self>;
     /// Grouped attention in chunks of positions with at most `held` bytes of scores: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]` →
@@ -65,12 +56,8 @@ pub(crate) trait FusedOps: Backend {
     fn masked_softmax(scores: Float<Self>, mask: Float<Self>) -> Float<Self>;
     /// Softmax over the last axis.
     fn row_softmax(scores: Float<Self>) -> Float<Self>;
-    /// Gradient of the scores from the softmax's output.
-    fn softmax_backward(pattern: Float<Self>, grad: Float<Self>) -> Float<Self>;
     /// `−log softmax(h W)[target]` of each row, and whether no token was more probable: `[N, D]`, `[D, V]` → `[N]`, `[N]`.
     fn head_loss(hidden: Float<Self>, head: Float<Self>, targets: Targets) -> (Float<Self>, Float<Self>);
-    /// `−log softmax(row)[target]` of logits `[N, V]`, and whether no token was more probable.
-    fn cross_entropy(logits: Float<Self>, targets: Targets) -> (Float<Self>, Float<Self>);
     /// `a b`: `[.., M, K]`, `[.., K, N]` → `[.., M, N]`; f32 is not rounded.
     fn matmul(a: Float<Self>, b: Float<Self>) -> Float<Self>;
     /// `y + scale · a b`.
@@ -86,6 +73,23 @@ pub(crate) trait FusedOps: Backend {
         let y = Self::matmul(x.clone(), weight);
         Self::matmul_onto(y, Self::matmul(x, a), b, scale)
     }
+}
+
+/// Operations of backward passes and of losses, on tensors outside autodiff.
+pub(crate) trait BackwardOps: FusedOps {
+    /// Gradients of `x` and `weight`.
+    fn rms_norm_backward(
+        x: Float<Self>,
+        weight: Float<Self>,
+        grad: Float<Self>,
+        eps: f64,
+    ) -> (Float<Self>, Float<Self>);
+    /// Gradients of `gate` and `up`.
+    fn swiglu_backward(gate: Float<Self>, up: Float<Self>, grad: Float<Self>) -> (Float<Self>, Float<Self>);
+    /// Gradient of the scores from the softmax's output.
+    fn softmax_backward(pattern: Float<Self>, grad: Float<Self>) -> Float<Self>;
+    /// `−log softmax(row)[target]` of logits `[N, V]`, and whether no token was more probable.
+    fn cross_entropy(logits: Float<Self>, targets: Targets) -> (Float<Self>, Float<Self>);
     /// Gradient of the logits.
     fn cross_entropy_backward(logits: Float<Self>, targets: Targets, grad: Float<Self>) -> Float<Self>;
 }
@@ -115,7 +119,11 @@ pub(crate) trait CpuFusedOps: FusedOps {
     fn linear_transposed(x: Float<Self>, table: Float<Self>) -> Float<Self>;
     /// Grouped attention: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, a mask `[B, 1, L, T]` → `[B, L, H, dh]`.
     fn attend(q: Float<Self>, k: Float<Self>, v: Float<Self>, mask: Float<Self>) -> Float<Self>;
-    /// Attention, and the scales of its patterns `[B, L, H, 2]`, from which `attend_backward` makes them again.
+}
+
+/// Attention and its gradients, on tensors outside autodiff.
+pub(crate) trait CpuBackwardOps: CpuFusedOps + BackwardOps {
+    /// Attention, and the scales of its patterns `[B, L, H, 2]`, from which `attend_backward` recomputes them.
     fn attend_for_backward(
         q: Float<Self>,
         k: Float<Self>,
@@ -174,10 +182,8 @@ pub(crate) trait Products: Backend {
 /// [`CpuFusedOps`] outside autodiff only.
 #[backend_extension(Flex)]
 pub(crate) trait CpuInference: Backend {
-    /// [`Stores::linear_stored`] of one input with two weights.
-    fn linear_stored_two(x: Float<Self>, weights: [FrozenMatrix; 2]) -> (Float<Self>, Float<Self>);
-    /// With three.
-    fn linear_stored_three(x: Float<Self>, weights: [FrozenMatrix; 3]) -> (Float<Self>, Float<Self>, Float<Self>);
+    /// [`Stores::linear_stored`] of one input with several weights.
+    fn linear_stored_each<const P: usize>(x: Float<Self>, weights: [FrozenMatrix; P]) -> Vec<Float<Self>>;
 }
 
 /// Whether a tensor can use [`FusedOps`] and [`Inference`].
@@ -207,40 +213,27 @@ pub fn is_cpu(device: &Device) -> bool {
 }
 
 /// Whether the kernels of `ops::cube` run on its device.
-#[cfg(all(feature = "gpu", not(feature = "fusion")))]
 fn on_gpu<const R: usize>(x: &Tensor<R>) -> bool {
-    matches!(x.device().inner().as_dispatch(), burn::backend::DispatchDevice::Cube(_))
+    cfg!(all(feature = "gpu", not(feature = "fusion"))) && !is_cpu(&x.device())
 }
 
-#[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
-fn on_gpu<const R: usize>(_x: &Tensor<R>) -> bool {
-    false
-}
+/// Maximum rows of x for [`Products`] on a GPU: with more, kernels on tensor cores also read the matrix once.
+const FEW_ON_GPU: usize = 16;
 
 /// Whether products of a tensor with some matrices use [`Products`] on a GPU: few rows, outside autodiff.
-#[cfg(all(feature = "gpu", not(feature = "fusion")))]
 pub(super) fn is_few_on_gpu(x: &Tensor<3>, weights: &[Tensor<2>]) -> bool {
     let [b, l, _] = x.dims();
     let alike = |w: &Tensor<2>| w.dtype() == x.dtype() && !w.is_autodiff();
-    b * l <= super::cube::FEW && is_forward_fused(x) && on_gpu(x) && !x.is_autodiff() && weights.iter().all(alike)
-}
-
-#[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
-pub(super) fn is_few_on_gpu(_x: &Tensor<3>, _weights: &[Tensor<2>]) -> bool {
-    false
+    b * l <= FEW_ON_GPU && on_gpu(x) && is_forward_fused(x) && !x.is_autodiff() && weights.iter().all(alike)
 }
 
 /// Whether `ops::cube` chooses the kernels for products of such tensors: on tensor cores, where Burn's own may round.
-#[cfg(all(feature = "gpu", not(feature = "fusion")))]
 pub(super) fn chooses_products<const R: usize>(x: &Tensor<R>) -> bool {
-    match x.device().inner().as_dispatch() {
-        burn::backend::DispatchDevice::Cube(device) => super::cube::chooses_products(device, x.dtype()),
-        _ => false,
+    #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+    if let burn::backend::DispatchDevice::Cube(device) = x.device().inner().as_dispatch() {
+        return super::cube::chooses_products(device, x.dtype());
     }
-}
-
-#[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
-pub(super) fn chooses_products<const R: usize>(_x: &Tensor<R>) -> bool {
+    let _ = x;
     false
 }
 
@@ -250,44 +243,32 @@ pub(super) fn own_products<const R: usize>(x: &Tensor<R>) -> bool {
 }
 
 /// Whether a device multiplies f32 faster in TF32. Where Burn fuses, it always does so.
-#[cfg(all(feature = "gpu", not(feature = "fusion")))]
-pub(super) fn has_tf32(device: &Device) -> bool {
-    match device.clone().inner().as_dispatch() {
-        burn::backend::DispatchDevice::Cube(device) => super::cube::has_tf32(device),
-        _ => false,
+pub fn has_tf32(device: &Device) -> bool {
+    #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+    if let burn::backend::DispatchDevice::Cube(device) = device.clone().inner().as_dispatch() {
+        return super::cube::has_tf32(device);
     }
-}
-
-#[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
-pub(super) fn has_tf32(_device: &Device) -> bool {
+    let _ = device;
     false
 }
 
 /// Bytes of the largest tensor on a GPU; `None` elsewhere (no limit), and where Burn fuses (unknown).
-#[cfg(all(feature = "gpu", not(feature = "fusion")))]
 pub(super) fn largest_buffer(device: &Device) -> Option<u64> {
-    match device.clone().inner().as_dispatch() {
-        burn::backend::DispatchDevice::Cube(device) => Some(super::cube::largest_buffer(device)),
-        _ => None,
+    #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+    if let burn::backend::DispatchDevice::Cube(device) = device.clone().inner().as_dispatch() {
+        return Some(super::cube::largest_buffer(device));
     }
-}
-
-#[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
-pub(super) fn largest_buffer(_device: &Device) -> Option<u64> {
+    let _ = device;
     None
 }
 
 /// The widest head whose attention is one pass on a GPU; `None` elsewhere (no limit).
-#[cfg(all(feature = "gpu", not(feature = "fusion")))]
 pub(super) fn widest_head<const R: usize>(x: &Tensor<R>) -> Option<usize> {
-    match x.device().inner().as_dispatch() {
-        burn::backend::DispatchDevice::Cube(device) => Some(super::cube::widest_head(device)),
-        _ => None,
+    #[cfg(all(feature = "gpu", not(feature = "fusion")))]
+    if let burn::backend::DispatchDevice::Cube(device) = x.device().inner().as_dispatch() {
+        return Some(super::cube::widest_head(device));
     }
-}
-
-#[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
-pub(super) fn widest_head<const R: usize>(_x: &Tensor<R>) -> Option<usize> {
+    let _ = x;
     None
 }
 
@@ -316,11 +297,17 @@ pub(super) fn linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
     Tensor::from_dispatch(<Dispatch as CpuFusedOps>::linear_transposed(x.into_dispatch(), table.into_dispatch()))
 }
 
-pub(super) fn linear_stored(x: Tensor<3>, weight: FrozenMatrix) -> Tensor<3> {
-    Tensor::from_dispatch(<Dispatch as Stores>::linear_stored(x.into_dispatch(), weight))
+/// `x Wᵀ` with W `[N, K]` in its file format: x `[B, L, K]` in f32 → `[B, L, N]`. Only x has a gradient.
+pub fn linear_stored(x: Tensor<3>, weight: &FrozenMatrix) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as Stores>::linear_stored(x.into_dispatch(), weight.clone()))
 }
 
-/// Outside autodiff only, as the next five.
+/// `y W`: `[B, L, N]` → `[B, L, K]`, the backward pass of the input.
+pub fn linear_stored_back(y: Tensor<3>, weight: &FrozenMatrix) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as Stores>::linear_stored_backward(y.into_dispatch(), weight.clone()))
+}
+
+/// Outside autodiff only, as the next four.
 pub(super) fn linear_one(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
     Tensor::from_dispatch(<Dispatch as Products>::linear_one(x.into_dispatch(), weight.into_dispatch()))
 }
@@ -340,23 +327,15 @@ pub(super) fn linear_three(x: Tensor<3>, weights: [Tensor<2>; 3]) -> [Tensor<3>;
     [a, b, c].map(Tensor::from_dispatch)
 }
 
-pub(super) fn linear_stored_two(x: Tensor<3>, weights: [FrozenMatrix; 2]) -> [Tensor<3>; 2] {
-    let (a, b) = <Dispatch as CpuInference>::linear_stored_two(x.into_dispatch(), weights);
-    [a, b].map(Tensor::from_dispatch)
-}
-
-pub(super) fn linear_stored_three(x: Tensor<3>, weights: [FrozenMatrix; 3]) -> [Tensor<3>; 3] {
-    let (a, b, c) = <Dispatch as CpuInference>::linear_stored_three(x.into_dispatch(), weights);
-    [a, b, c].map(Tensor::from_dispatch)
+pub(super) fn linear_stored_each<const P: usize>(x: Tensor<3>, weights: [FrozenMatrix; P]) -> [Tensor<3>; P] {
+    let outs = <Dispatch as CpuInference>::linear_stored_each(x.into_dispatch(), weights);
+    let mut outs = outs.into_iter().map(Tensor::from_dispatch);
+    std::array::from_fn(|_| outs.next().unwrap_or_else(|| unreachable!("an output for each of {P} weights")))
 }
 
 /// Rows of `width` values, rounded to 8 bits as for a product with integers.
 pub(super) fn rounded_to_q8(x: &[f32], width: usize) -> Vec<f32> {
     stored_q8::RoundedInputs::new(x, width).values()
-}
-
-pub(super) fn linear_stored_back(y: Tensor<3>, weight: FrozenMatrix) -> Tensor<3> {
-    Tensor::from_dispatch(<Dispatch as Stores>::linear_stored_backward(y.into_dispatch(), weight))
 }
 
 pub(super) fn rotate(x: Tensor<4>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> {
@@ -371,7 +350,8 @@ pub(super) fn softmax<const R: usize>(scores: Tensor<R>, mask: Option<Tensor<R>>
     })
 }
 
-pub(super) fn attend_in_parts(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Tensor<4>, held: usize) -> Tensor<4> {
+/// [`super::attend`] in chunks of positions whose scores need at most `held` bytes, at least one position each.
+pub fn attend_in_parts(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Tensor<4>, held: usize) -> Tensor<4> {
     let (q, k, v) = (q.into_dispatch(), k.into_dispatch(), v.into_dispatch());
     Tensor::from_dispatch(<Dispatch as FusedOps>::attend_in_parts(q, k, v, mask.into_dispatch(), held))
 }
@@ -396,14 +376,15 @@ pub(super) fn head_loss(hidden: Tensor<2>, head: Tensor<2>, targets: Targets) ->
     (Tensor::from_dispatch(loss), Tensor::from_dispatch(hits))
 }
 
-pub(super) fn head_loss_stored(
+/// Losses with a head whose first rows are in their file format and whose last are floats `[n, D]`, in f32.
+pub fn head_loss_stored(
     hidden: Tensor<2>,
     learnt: Tensor<2>,
-    stored: FrozenMatrix,
+    stored: &FrozenMatrix,
     targets: Targets,
 ) -> (Tensor<1>, Tensor<1>) {
     let (hidden, learnt) = (hidden.into_dispatch(), learnt.into_dispatch());
-    let (loss, hits) = <Dispatch as Stores>::head_loss_stored(hidden, learnt, stored, targets);
+    let (loss, hits) = <Dispatch as Stores>::head_loss_stored(hidden, learnt, stored.clone(), targets);
     (Tensor::from_dispatch(loss), Tensor::from_dispatch(hits))
 }
 

@@ -4,7 +4,17 @@
 use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor as Float};
 use burn::tensor::Tensor;
 
-use crate::Heads;
+use crate::RotaryAngles;
+
+/// Outputs of the projections: queries `[B, L, H, dh]`, keys and values `[B, L, Hkv, dh]`.
+pub struct Heads<'a> {
+    pub q: Tensor<4>,
+    pub k: Tensor<4>,
+    pub v: Tensor<4>,
+    /// Gains `[dh]` of the norms of queries and keys, and their epsilon.
+    pub gains: Option<([Tensor<1>; 2], f64)>,
+    pub rotation: &'a RotaryAngles,
+}
 
 #[cfg(all(feature = "gpu", not(feature = "fusion")))]
 #[backend_extension(Cube)]
@@ -30,8 +40,8 @@ pub(crate) trait OnGpu: Backend {
     fn first_of(x: Float<Self>, axis: usize, n: usize) -> Float<Self>;
 }
 
-/// The cache `[B, Hkv, dh, capacity]` and `[B, Hkv, capacity, dh]` with keys and values from slot `at` on, and the queries; without a kernel
-/// for it, the unchanged cache.
+/// Normalises and rotates queries and keys, and writes keys and values into a cache with room, keys `[B, Hkv, dh, capacity]` and values
+/// `[B, Hkv, capacity, dh]`, from slot `at` on. Returns the cache and the queries; without a kernel for all of it, the unchanged cache.
 pub fn append_heads(heads: &Heads, cache: [Tensor<4>; 2], at: usize) -> ([Tensor<4>; 2], Option<Tensor<4>>) {
     #[cfg(all(feature = "gpu", not(feature = "fusion")))]
     if takes_heads(heads, &cache) {
@@ -65,7 +75,7 @@ fn takes_heads(Heads { q, k, v, gains, rotation }: &Heads, cache: &[Tensor<4>; 2
         && gains.as_ref().is_none_or(of_one_type)
 }
 
-/// `x + more`, and its norm with this gain; `None` without a kernel for both.
+/// `x + more` and its `rms_norm`, `[B, L, D]` each; `None` without a kernel for both.
 pub fn add_rms_norm(x: &Tensor<3>, more: &Tensor<3>, gain: &Tensor<1>, eps: f64) -> Option<(Tensor<3>, Tensor<3>)> {
     #[cfg(all(feature = "gpu", not(feature = "fusion")))]
     {
@@ -82,7 +92,7 @@ pub fn add_rms_norm(x: &Tensor<3>, more: &Tensor<3>, gain: &Tensor<1>, eps: f64)
     None
 }
 
-/// The first `n` of an axis; on a GPU without a copy.
+/// The first `n` of an axis: on a GPU, outside autodiff, a view of the same memory.
 pub fn first_of<const R: usize>(x: Tensor<R>, axis: usize, n: usize) -> Tensor<R> {
     #[cfg(all(feature = "gpu", not(feature = "fusion")))]
     if super::on_gpu(&x) && !x.is_autodiff() {

@@ -7,7 +7,7 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor as Float;
 use burn::tensor::{FloatDType, Shape, Slice};
 
-use super::FusedOps;
+use super::{BackwardOps, FusedOps};
 
 /// Chunks are a multiple of this many positions, if there are as many: the tile of matrix products.
 const TILE: usize = 64;
@@ -98,7 +98,11 @@ pub(super) fn forward<B: FusedOps>(inputs: &Inputs<B>) -> Float<B> {
 }
 
 /// Gradients of q, k and v, if needed, from that of the output.
-pub(super) fn backward<B: FusedOps>(inputs: &Inputs<B>, grad: &Float<B>, wanted: [bool; 3]) -> [Option<Float<B>>; 3] {
+pub(super) fn backward<B: BackwardOps>(
+    inputs: &Inputs<B>,
+    grad: &Float<B>,
+    wanted: [bool; 3],
+) -> [Option<Float<B>>; 3] {
     let mut of_q = vec![];
     let [mut of_k, mut of_v] = [&inputs.k, &inputs.v].map(Sum::<B>::like);
     for positions in inputs.parts() {

@@ -13,12 +13,20 @@ use crate::AdamW;
 use crate::cpu::tests::with_each;
 use crate::stored::{Format, Inputs, StoredMatrix};
 
-fn drawn(n: usize, seed: usize) -> Vec<f32> {
+pub(super) fn drawn(n: usize, seed: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.0 - 1.0).collect()
 }
 
-fn sizes(x: &[f32]) -> Vec<f32> {
+pub(super) fn sizes(x: &[f32]) -> Vec<f32> {
     x.iter().map(|x| x.abs()).collect()
+}
+
+/// Asserts that values agree to 1e-6 of `sizes`, the sums of absolute values.
+pub(super) fn assert_near(what: &str, values: &[f32], expected: &[f32], sizes: &[f32]) {
+    assert_eq!([values.len(), expected.len()], [sizes.len(); 2], "{what}");
+    for ((value, expected), size) in values.iter().zip(expected).zip(sizes) {
+        assert!(*size > 0.0 && (value - expected).abs() <= 1e-6 * size, "{what}: {value} is not {expected}, of {size}");
+    }
 }
 
 /// Asserts that all sets give equal bits.
@@ -36,14 +44,9 @@ fn assert_same(what: &str, work: impl Fn() -> Vec<f32> + Sync) {
 fn close(what: &str, sizes: &[f32], work: impl Fn() -> Vec<f32> + Sync) {
     let made = with_each(work);
     let (first, expected) = &made[0];
-    assert!(!expected.is_empty() && expected.len() == sizes.len() && made.len() > 1, "{what}: nothing to compare");
+    assert!(!expected.is_empty() && made.len() > 1, "{what}: nothing to compare");
     for (cpu, made) in &made[1..] {
-        for ((made, expected), size) in made.iter().zip(expected).zip(sizes) {
-            assert!(
-                (made - expected).abs() <= 1e-6 * size,
-                "{what}: {made} with {cpu:?} is not {expected} with {first:?}, of {size}"
-            );
-        }
+        assert_near(&format!("{what}, {cpu:?} and {first:?}"), made, expected, sizes);
     }
 }
 

@@ -472,11 +472,8 @@ pub(super) fn soon<T>(values: &[T], at: usize) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::paths::drawn as values;
     use super::*;
-
-    fn values(n: usize, seed: usize) -> Vec<f32> {
-        (0..n).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.0 - 1.0).collect()
-    }
 
     fn turned(x: &[f32], columns: usize) -> Vec<f32> {
         (0..columns).flat_map(|c| x.iter().skip(c).step_by(columns)).copied().collect()

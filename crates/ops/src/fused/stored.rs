@@ -17,7 +17,7 @@ use crate::stored::{Inputs, Part, StoredMatrix};
 const TOGETHER: usize = 4;
 
 /// Bytes per cache line.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
 /// x `[M, K]` · each wᵀ with w `[N, K]` → its output `[M, N]`; dealt to threads together.
 pub(super) fn rows_times_stored<const P: usize>(x: &[f32], weights: [&StoredMatrix; P]) -> [Vec<f32>; P] {

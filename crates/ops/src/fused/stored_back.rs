@@ -9,6 +9,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::product::{MatrixView, soon, times};
+use super::stored::LINE;
 use super::stored_many::{rows_of, split_columns};
 use crate::stored::{Part, StoredMatrix};
 
@@ -23,9 +24,6 @@ const WIDE: usize = 1 << 17;
 
 /// Prefetch distance, in rows: parts of rows are far apart, and no hardware prefetches the next.
 const AHEAD: usize = 2;
-
-/// Bytes per cache line.
-const LINE: usize = 64;
 
 /// y `[M, N]` · W → `[M, K]`; columns of the output are dealt to threads.
 pub(super) fn rows_through_stored(y: &[f32], weight: &StoredMatrix) -> Vec<f32> {
@@ -65,6 +63,7 @@ fn widen(part: &Part, rows: Range<usize>, columns: Range<usize>, wide: &mut [f32
 
 #[cfg(test)]
 mod tests {
+    use super::super::paths::{assert_near, sizes};
     use super::super::product::rows_times;
     use super::*;
     use crate::stored::Format;
@@ -82,17 +81,9 @@ mod tests {
                 let y: Vec<f32> = (0..m * (n + 2)).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
                 let ours = rows_through_stored(&y, &w);
                 let wide = w.widened_range(0..n + 2);
-                let size = |x: &[f32]| x.iter().map(|x| x.abs()).collect::<Vec<_>>();
                 let [expected] = rows_times(&y, [&wide], n + 2);
-                // Scale of rounding errors: the sum of absolute values.
-                let [sizes] = rows_times(&size(&y), [&size(&wide)], n + 2);
-                assert_eq!(ours.len(), expected.len());
-                for ((ours, expected), size) in ours.iter().zip(&expected).zip(sizes) {
-                    assert!(
-                        size > 0.0 && (ours - expected).abs() <= 1e-6 * size,
-                        "{format:?}, {m}x{n}x{k}: {ours} is not {expected}"
-                    );
-                }
+                let [scale] = rows_times(&sizes(&y), [&sizes(&wide)], n + 2);
+                assert_near(&format!("{format:?}, {m}x{n}x{k}"), &ours, &expected, &scale);
                 let alone = rows_through_stored(&y[(m - 1) * (n + 2)..], &w);
                 assert_eq!(alone, ours[(m - 1) * k..], "{format:?}, {m}x{n}x{k}: the last row alone");
             }

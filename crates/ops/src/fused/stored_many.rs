@@ -265,6 +265,7 @@ fn tiles<S: Simd, const R: usize, const T: usize, const STEP: usize>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::paths::{assert_near, sizes};
     use super::super::product::rows_times_transposed;
     use super::*;
     use crate::stored::{Format, Inputs};
@@ -283,12 +284,8 @@ mod tests {
             stored_bf16::round(&mut x);
             let [expected] = rows_times_stored(&x, [&plain]);
             assert_eq!(few, expected, "{m}x{k}x{n}: few rows");
-            let magnitude: Vec<f32> = x.iter().map(|x| x.abs()).collect();
-            let wide: Vec<f32> = w.widened_range(0..n + 2).iter().map(|w| w.abs()).collect();
-            let sizes = rows_times_transposed(&magnitude, &wide, [k, n + 2]);
-            for ((ours, expected), size) in ours.iter().zip(&expected).zip(sizes) {
-                assert!(size > 0.0 && (ours - expected).abs() <= 1e-6 * size, "{m}x{k}x{n}: {ours} is not {expected}");
-            }
+            let scale = rows_times_transposed(&sizes(&x), &sizes(&w.widened_range(0..n + 2)), [k, n + 2]);
+            assert_near(&format!("{m}x{k}x{n}"), &ours, &expected, &scale);
             let [alone] = many_rows_times_stored(&x[(m - 1) * k..], [&w]);
             assert_eq!(alone, ours[(m - 1) * (n + 2)..], "{m}x{k}x{n}: the last row alone");
         }
@@ -308,17 +305,9 @@ mod tests {
                 let x: Vec<f32> = (0..m * k).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
                 let [ours, beside] = many_rows_times_stored(&x, [&w, &StoredMatrix::drawn(Format::F16, 9, k)]);
                 let wide = w.widened_range(0..n + 2);
-                let size = |x: &[f32]| x.iter().map(|x| x.abs()).collect::<Vec<_>>();
                 let expected = rows_times_transposed(&x, &wide, [k, n + 2]);
-                // Scale of rounding errors: the sum of absolute values.
-                let sizes = rows_times_transposed(&size(&x), &size(&wide), [k, n + 2]);
-                assert_eq!(ours.len(), expected.len());
-                for ((ours, expected), size) in ours.iter().zip(&expected).zip(sizes) {
-                    assert!(
-                        size > 0.0 && (ours - expected).abs() <= 1e-6 * size,
-                        "{format:?}, {m}x{k}x{n}: {ours} is not {expected}"
-                    );
-                }
+                let scale = rows_times_transposed(&sizes(&x), &sizes(&wide), [k, n + 2]);
+                assert_near(&format!("{format:?}, {m}x{k}x{n}"), &ours, &expected, &scale);
                 assert_eq!(beside.len(), m * 9);
                 let last = &x[(m - 1) * k..];
                 let [alone] = many_rows_times_stored(last, [&w]);

@@ -348,6 +348,7 @@ mod x86 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::paths::sizes;
     use super::super::product::rows_times_transposed;
     use super::super::stored::rows_times_stored;
     use super::super::stored_many::many_rows_times_stored;
@@ -382,11 +383,10 @@ mod tests {
                 let furthest = x.iter().zip(&rounded).map(|(x, rounded)| (x - rounded).abs()).fold(0.0, f32::max);
                 assert!(furthest > 0.0 && furthest <= 1.01 / 254.0, "{furthest}");
                 let wide = exact.widened_range(0..n + 2);
-                let size = |x: &[f32]| x.iter().map(|x| x.abs()).collect::<Vec<_>>();
                 let expected = rows_times_transposed(&rounded, &wide, [k, n + 2]);
-                let sizes = rows_times_transposed(&size(&rounded), &size(&wide), [k, n + 2]);
+                let scale = rows_times_transposed(&sizes(&rounded), &sizes(&wide), [k, n + 2]);
                 let [many] = many_rows_times_stored(&x, [&w]);
-                for (i, size) in sizes.into_iter().enumerate() {
+                for (i, size) in scale.into_iter().enumerate() {
                     for ours in [ours[i], many[i]] {
                         // An offset is as large as the integers that it shifts: their difference can be far smaller.
                         assert!(

@@ -207,12 +207,6 @@ pub(super) fn five_bits<S: Simd>(packed: &[u8]) -> [u8; PIECE] {
     out
 }
 
-/// The four bits of each value of a piece: two pieces share 32 bytes, the first has the low halves.
-#[inline(always)]
-pub(super) fn nibbles<S: Simd>(packed: &[u8], piece: usize) -> [u8; PIECE] {
-    with_upper::<S>(&packed[piece / 2 * PIECE..], piece % 2 * 4, &[0; PIECE], [0; 2], 0)
-}
-
 /// The four bits from bit `from` of each byte of `low`, and of `high` the bits that `mask` names, moved up, then down.
 #[inline(always)]
 pub(super) fn with_upper<S: Simd>(

@@ -130,7 +130,6 @@ impl StoredMatrix {
         self.width
     }
 
-    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.parts.iter().map(|part| part.bytes.len()).sum()
     }
@@ -144,7 +143,6 @@ impl StoredMatrix {
         starts.zip(&self.parts)
     }
 
-    /// The parts, by value.
     #[cfg(all(feature = "gpu", not(feature = "fusion")))]
     pub(crate) fn into_parts(self) -> Vec<Part> {
         self.parts
@@ -179,7 +177,6 @@ impl StoredMatrix {
         out
     }
 
-    /// Its first rows only.
     #[must_use]
     pub fn cut(mut self, rows: usize) -> Self {
         let mut left = rows;
@@ -192,7 +189,6 @@ impl StoredMatrix {
         self
     }
 
-    /// Appends rows of floats.
     pub fn with_rows(mut self, more: &[f32]) -> Result<Self> {
         ensure!(more.len().is_multiple_of(self.width), "{} values are not rows of {}", more.len(), self.width);
         if !more.is_empty() {

@@ -53,9 +53,6 @@ pub struct TooFew(pub String);
 
 impl TooFew {
     /// Turns this error into `None`.
-    ///
-    /// # Errors
-    /// Any other failure of the scoring.
     pub fn none<T>(score: Result<T>) -> Result<Option<T>> {
         match score {
             Err(error) if error.is::<Self>() => Ok(None),
@@ -146,7 +143,7 @@ fn permuted_within(labels: &[bool], groups: &Groups, seed: u64) -> Vec<bool> {
     permuted
 }
 
-/// The labels of the chosen rows.
+/// The values of the chosen rows.
 fn pick<T: Copy>(values: &[T], rows: &[usize]) -> Vec<T> {
     rows.iter().map(|&r| values[r]).collect()
 }

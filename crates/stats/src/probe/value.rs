@@ -14,7 +14,7 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::super::{Bootstrap, Estimate, Groups, LEVEL, Softmax, Split, Standardiser, grouped_kfold, wilson};
+use super::super::{Bootstrap, Estimate, Groups, LEVEL, Softmax, Split, Standardiser, distinct, grouped_kfold, wilson};
 use super::{TooFew, check, pick, rows_in_f64};
 
 /// Groups and contexts of the rows. A probe is never fitted on the group or the context of a row that it predicts.
@@ -97,6 +97,7 @@ impl ValueProtocol {
         let mut frequent = std::collections::BTreeMap::new();
         values.iter().for_each(|v| *frequent.entry(v).or_insert(0usize) += 1);
         several(values)?;
+        self.bootstrap().check()?;
         let scored = |graded: &[ProbeGrade]| -> (Vec<f64>, Vec<f64>) {
             graded.iter().map(|graded| (f64::from(u8::from(graded.right)), graded.bits)).unzip()
         };
@@ -161,9 +162,7 @@ impl ValueProtocol {
             return Ok(estimate);
         }
         let groups = Groups::new(groups)?;
-        let mut seen: Vec<usize> = values.to_vec();
-        seen.sort_unstable();
-        seen.dedup();
+        let seen = distinct(values);
         // Per group and value: rows predicted, rows.
         let mut counts = vec![vec![[0.0; 2]; seen.len()]; groups.len()];
         for (row, value) in values.iter().enumerate() {
@@ -217,11 +216,14 @@ impl ValueProtocol {
     ) -> Result<f64> {
         let mut grid = self.c_grid.clone();
         grid.sort_by(f64::total_cmp);
+        if grid.len() == 1 {
+            return Ok(grid[0]);
+        }
         let (groups, contexts) = (pick(of.groups, train), pick(of.contexts, train));
         let within = RowGroups { groups: &groups, contexts: &contexts };
         let inner = self.splits(within, &pick(values, train), self.inner_folds)?;
         let mut hits = vec![0; grid.len()];
-        for split in inner.iter().filter(|_| grid.len() > 1) {
+        for split in &inner {
             let (fit, held) = (pick(train, &split.train), pick(train, &split.test));
             for (hits, graded) in hits.iter_mut().zip(fit_and_grade(features, values, &fit, &held, &grid)?) {
                 *hits += graded.iter().filter(|graded| graded.right).count();
@@ -286,9 +288,7 @@ fn fit_and_grade<F: Copy + Into<f64>>(
     let tolerance = if grid.len() > 1 { LOOSE } else { TOLERANCE };
     let models = Softmax::path(scaler.apply(raw.view()).view(), &seen, grid, tolerance)?;
     let held = scaler.apply(rows_in_f64(features, test).view());
-    let mut classes = seen.clone();
-    classes.sort_unstable();
-    classes.dedup();
+    let classes = distinct(&seen);
     let gained = |probabilities: &Array2<f64>, i: usize, value: usize| {
         let Ok(class) = classes.binary_search(&value) else { return 0.0 };
         let share = seen.iter().filter(|&&other| other == value).count() as f64 / seen.len() as f64;

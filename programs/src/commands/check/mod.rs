@@ -59,7 +59,6 @@ pub struct Check {
     machine: MachineArgs,
 }
 
-/// Result of a part.
 struct PartResult {
     part: &'static str,
     seconds: f64,
@@ -73,8 +72,6 @@ impl PartResult {
 }
 
 impl Check {
-    /// # Errors
-    /// Reference values that cannot be read; differences beyond their bounds.
     pub fn run(&self) -> Result<()> {
         ensure!(self.loosen.is_finite() && self.loosen > 0.0, "--loosen must be above 0, found {}", self.loosen);
         ensure!(

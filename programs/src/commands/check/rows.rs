@@ -17,9 +17,6 @@ const CLOCKS: [&str; 2] = ["seconds", "tokens_per_s"];
 const GRADIENTS: &str = "grad_norm";
 
 /// One comparison per file of records in two folders and their subfolders; two if it has gradients.
-///
-/// # Errors
-/// No file; a file that only one of the two has, or with different numbers of records.
 pub(super) fn compare(ours: &Path, theirs: &Path, bound: f64) -> Result<Vec<ParityComparison>> {
     let (found, expected) = (files(ours)?, files(theirs)?);
     ensure!(found == expected, "files of rows on the device: {found:?}, on the CPU: {expected:?}");

@@ -16,8 +16,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         "tab:adaptive",
         SOURCES,
         "Does the model switch where a block helps? By the question's token budget, and by steps",
-        |_: &AdaptiveRow| true,
-        columns!(AdaptiveRow: budget, level, switch_rate, optimum, optimal_rate, as_optimal, accuracy, best_accuracy, with_block, without_block, benefit),
+        AdaptiveRow: budget, level, switch_rate, optimum, optimal_rate, as_optimal, accuracy, best_accuracy, with_block, without_block, benefit,
     ),
     Exhibit { draw, ..Exhibit::new("fig:adaptive", SOURCES) },
 ];

@@ -3,7 +3,7 @@
 
 use super::sft_vs_rl::{SOURCES, start_row};
 use super::{Exhibit, Layout};
-use crate::report::cells::{Cells, Quality, step_of};
+use crate::report::cells::{Cells, step_of};
 use crate::report::folder::Folder;
 use switchyard::schema::AccuracyRow;
 use switchyard::stats::Estimate;
@@ -21,7 +21,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
 
 /// Extra rows are `at:<checkpoint>` and `<checkpoint>:k_min:<k>`.
 fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
-    let k_min = |checkpoint: &str, group: &str| cells.quality(checkpoint, group, Quality::named(column)?);
+    let k_min = |checkpoint: &str, group: &str| cells.quality(checkpoint, group, column);
     match row {
         "stage8" => k_min(cells.sft, "k_min:0"),
         "stage6" => cells.phase_quality(cells.sft, column),

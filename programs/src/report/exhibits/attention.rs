@@ -9,7 +9,7 @@ use super::{Drawing, Exhibit, largest};
 use crate::report::figures::HeatMap;
 use crate::report::folder::{Folder, called};
 use crate::report::paper::Paper;
-use crate::report::tables::{Cell, ColumnKind, Heading, Table};
+use crate::report::tables::{Cell, ColumnKind, Table};
 use switchyard::schema::{AttentionRow, Form, RowFile, place_name};
 use switchyard::stats::Estimate;
 
@@ -40,7 +40,6 @@ fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
         ("attention", Measured(3)),
         ("to the lead", Measured(3)),
     ];
-    let columns = columns.map(|(name, kind)| Heading::new(name, kind)).to_vec();
     let mut table =
         Table::new(exhibit.label, "Which heads attend to latent steps where the answer is decided?", columns);
     table.note = "Share of the head's attention from the position that decides the answer, and what it adds from there to the lead of \

@@ -9,7 +9,7 @@ use crate::report::figures::{Axis, BarChart, BarSeries, Figure};
 use crate::report::folder::{Folder, called, sound};
 use crate::report::paper::Paper;
 use crate::report::render_table::number;
-use crate::report::tables::{Cell, ColumnKind, Heading, Table};
+use crate::report::tables::{Cell, ColumnKind, Table};
 use switchyard::schema::{CalibrationRow, CardAnswer, CardQuestion, CardRow, RowFile, SerialDepthRow};
 
 pub(super) const EXHIBITS: &[Exhibit] = &[
@@ -34,7 +34,6 @@ fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
         ("effect is", Text),
         ("on known models: power, false alarms", Text),
     ];
-    let columns = columns.map(|(name, kind)| Heading::new(name, kind)).to_vec();
     let mut table = Table::new(exhibit.label, "What do the latents do? One answer to each question", columns);
     table.note = READING.to_owned();
     for (checkpoint, row) in folder.all::<SerialDepthRow>() {
@@ -69,14 +68,11 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             values: answered.iter().map(|row| row.number.filter(|_| row.answer == *answer).and_then(sound)).collect(),
             paper: vec![],
         });
-        let series: Vec<BarSeries> = series.filter(|series| series.values.iter().any(Option::is_some)).collect();
-        (!series.is_empty()).then(|| {
-            Figure::Bars(BarChart {
-                title: format!("What do the latents do? {}", called(checkpoint)),
-                y: Axis::new("effect"),
-                categories: answered.iter().map(|row| row.question.name().to_owned()).collect(),
-                series,
-            })
+        Figure::bars(BarChart {
+            title: format!("What do the latents do? {}", called(checkpoint)),
+            y: Axis::new("effect"),
+            categories: answered.iter().map(|row| row.question.name().to_owned()).collect(),
+            series: series.collect(),
         })
     };
     let panels = folder.checkpoints_with::<CardRow>().into_iter().filter_map(panel).collect();
@@ -104,7 +100,7 @@ fn error_rates(calibration: &[CalibrationRow], row: &CardRow) -> String {
 /// Cards side by side: one row per checkpoint, one column per question; `None` if no folder has one.
 pub(in crate::report) fn side_by_side(folders: &[Folder]) -> Result<Option<Table>> {
     let names = std::iter::once("checkpoint").chain(CardQuestion::ALL.iter().map(|question| question.name()));
-    let columns = names.map(|name| Heading::new(name, ColumnKind::Text)).collect();
+    let columns = names.map(|name| (name, ColumnKind::Text));
     let mut table = Table::new("tab:cards", "Certificates side by side", columns);
     for folder in folders {
         for checkpoint in folder.checkpoints_with::<CardRow>() {

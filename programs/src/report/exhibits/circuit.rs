@@ -154,11 +154,8 @@ impl Port {
             && let Ok(layer) = layer.parse::<usize>()
         {
             // A query belongs to its head; keys and values, which heads share, are separate nodes.
-            let name = match head.split_once('.') {
-                Some((head, part)) if part != "q" => format!("{part}{head}"),
-                Some((head, _)) => format!("H{head}"),
-                None => format!("H{head}"),
-            };
+            let (head, part) = head.split_once('.').unwrap_or((head, "q"));
+            let name = if part == "q" { format!("H{head}") } else { format!("{part}{head}") };
             return node(2 * layer + 1, name, Some(layer));
         }
         match label {

@@ -14,8 +14,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         "tab:decoded-trace",
         SOURCES,
         "Do the steps read from latents form a valid solution? Right answers; two readers, two nulls",
-        |_: &DecodedTraceRow| true,
-        columns!(DecodedTraceRow: reader, layer, step, reads, valid, follows, shuffled, valid_of_several, permuted, p_holm),
+        DecodedTraceRow: reader, layer, step, reads, valid, follows, shuffled, valid_of_several, permuted, p_holm,
     ),
     Exhibit { draw, ..Exhibit::new("fig:decoded-trace", SOURCES) },
 ];
@@ -28,7 +27,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             let rows = all.iter().filter(|r| (r.reader, r.layer) == (reader, layer));
             Line::bars(name, points(rows.filter_map(|r| Some((r.step.shown() as f64, of(r)?)))))
         };
-        let lines = [
+        let lines = vec![
             line("read by a probe", Reader::Probe, |r| Some(r.valid)),
             line("read by the logit lens", Reader::Logit, |r| Some(r.valid)),
             line("another problem's, by a probe", Reader::Probe, |r| r.shuffled),
@@ -38,7 +37,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             title: format!("{}, {}", called(checkpoint), stream_name(layer)),
             x: Axis::new("latent of each block that is read").whole(),
             y: Axis::share("valid solutions"),
-            lines: lines.into_iter().filter(|line| !line.points.is_empty()).collect(),
+            lines,
             ..LineChart::default()
         })
     };

@@ -4,8 +4,9 @@
 use anyhow::Result;
 
 use super::Exhibit;
+use crate::report::cells::intervention_row;
 use crate::report::folder::Folder;
-use crate::report::tables::{Cell, ColumnKind, Heading, Table};
+use crate::report::tables::{Cell, ColumnKind, Table};
 use switchyard::schema::{AT_CHANCE, InterventionRow, KnownValueRow, MARGIN, NORMAL, RowFile};
 use switchyard::stats::{Estimate, LEVEL};
 
@@ -25,7 +26,7 @@ const READING: &str = "Change of accuracy when all latents of a problem are repl
 
 /// The table, if the folder has interventions of at least two checkpoints.
 fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
-    let resampled = |checkpoint: &&str| row(folder, checkpoint, "resample").is_some();
+    let resampled = |checkpoint: &&str| intervention_row(folder, checkpoint, "resample").is_some();
     let checkpoints: Vec<&str> = folder.checkpoints_with::<InterventionRow>().into_iter().filter(resampled).collect();
     if checkpoints.len() < 2 {
         return Ok(None);
@@ -38,17 +39,16 @@ fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     Ok(Some(table))
 }
 
-fn headings() -> Vec<Heading> {
+fn headings() -> impl Iterator<Item = (&'static str, ColumnKind)> {
     use ColumnKind::{Measured, Text};
     let modes = MODES.map(|mode| (mode, Measured(3)));
     let columns = [("checkpoint", Text), ("latents", Text), ("content matters", Text), ("accuracy", Measured(3))];
-    let columns = columns.into_iter().chain(modes).chain([("changed", Measured(3)), ("known value", Measured(3))]);
-    columns.map(|(name, kind)| Heading::new(name, kind)).collect()
+    columns.into_iter().chain(modes).chain([("changed", Measured(3)), ("known value", Measured(3))])
 }
 
 fn cells(folder: &Folder, checkpoint: &str) -> Vec<Cell> {
     let source = folder.phases().iter().find(|row| row.phase == checkpoint).map(|row| row.source.clone());
-    let of = |mode: &str| row(folder, checkpoint, mode);
+    let of = |mode: &str| intervention_row(folder, checkpoint, mode);
     let mut cells = vec![
         Cell::Text(checkpoint.to_owned()),
         source.map_or_else(Cell::nothing, |source| Cell::Text(source.replace('_', " "))),
@@ -60,10 +60,6 @@ fn cells(folder: &Folder, checkpoint: &str) -> Vec<Cell> {
     let known = KnownValueRow::main(folder.rows(checkpoint));
     cells.push(Cell::measured(known.map(|row| row.above_chance)));
     cells
-}
-
-fn row<'a>(folder: &'a Folder, checkpoint: &str, mode: &str) -> Option<&'a InterventionRow> {
-    folder.rows::<InterventionRow>(checkpoint).iter().find(|row| row.mode == mode && row.is_plain())
 }
 
 /// `yes`, `for the worse`, `nothing to lose`, `no` or `undecided`, from the rows under `resample`.

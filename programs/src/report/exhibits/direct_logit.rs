@@ -8,7 +8,7 @@ use super::{Drawing, Exhibit, largest};
 use crate::report::figures::{Figure, HeatMap};
 use crate::report::folder::{Folder, called};
 use crate::report::paper::Paper;
-use crate::report::tables::{Cell, ColumnKind, Heading, Table};
+use crate::report::tables::{Cell, ColumnKind, Table};
 use switchyard::schema::{Component, DirectLogitRow, Part, RowFile};
 use switchyard::stats::Estimate;
 
@@ -43,7 +43,6 @@ fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     use ColumnKind::{Measured, Text};
     let columns =
         [("checkpoint", Text), ("component", Text), ("to the lead", Measured(3)), ("to the logit", Measured(3))];
-    let columns = columns.map(|(name, kind)| Heading::new(name, kind)).to_vec();
     let mut table = Table::new(exhibit.label, "Direct logit attribution: what each head and MLP adds", columns);
     table.note = READING.to_owned();
     for checkpoint in folder.checkpoints_with::<DirectLogitRow>() {

@@ -14,8 +14,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         "tab:early-stop",
         SOURCES,
         "After how many latents is the answer settled? Every block closed after its first k",
-        |_: &EarlyStopRow| true,
-        columns!(EarlyStopRow: k, of, accuracy, guess, same_answer, others_answer, committed, reversed, gold_logprob, difference, p_holm, resampled, resampled_difference, resampled_p_holm),
+        EarlyStopRow: k, of, accuracy, guess, same_answer, others_answer, committed, reversed, gold_logprob, difference, p_holm, resampled, resampled_difference, resampled_p_holm,
     ),
     Exhibit { draw, ..Exhibit::new("fig:early-stop", SOURCES) },
 ];
@@ -30,16 +29,13 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             title: called(checkpoint),
             x: Axis::new("latents before each block is closed").whole(),
             y: Axis::share("share of problems"),
-            lines: [
+            lines: vec![
                 line("right", |r| Some(r.accuracy)),
                 line("right, later latents of another problem", |r| r.resampled),
                 line("answer of the full run", |r| Some(r.same_answer)),
                 line("settled", |r| Some(r.committed)),
                 line("answer of another problem's full run", |r| Some(r.others_answer)),
-            ]
-            .into_iter()
-            .filter(|line| !line.points.is_empty())
-            .collect(),
+            ],
             ..LineChart::default()
         })
     };

@@ -10,7 +10,7 @@ use crate::report::cells::Cells;
 use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
 use crate::report::folder::Folder;
 use crate::report::paper::Paper;
-use crate::report::tables::{Cell, ColumnKind, Heading, Table};
+use crate::report::tables::{Cell, ColumnKind, Table};
 use crate::report::verdicts::shown_p;
 use switchyard::schema::{ComparisonPoint, FateCell, FateRow, FateTest, Law, RowFile, fate_tests, law, runs};
 use switchyard::stats::{Estimate, holm, mean_of_runs, sign_flip};
@@ -65,7 +65,6 @@ fn cells(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
         ("without", Measured(3)),
         ("kl", Measured(3)),
     ];
-    let columns = columns.map(|(name, kind)| Heading::new(name, kind)).into();
     let mut table = Table::new(exhibit.label, "Does reinforcement learning keep the latents?", columns);
     table.note = RUNS.to_owned();
     for ((budget, mode), step) in groups().flat_map(|group| [0, FateRow::STEPS].map(|step| (group, step))) {
@@ -106,7 +105,6 @@ fn tests(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
         ("p (Holm)", Text),
         ("p (sign flips)", Text),
     ];
-    let columns = columns.map(|(name, kind)| Heading::new(name, kind)).into();
     let mut table = Table::new(exhibit.label, "What the study was written to test", columns);
     table.note = TESTS.to_owned();
     for (compared, at) in

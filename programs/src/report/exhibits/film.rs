@@ -1,5 +1,7 @@
 //! The film of a training run: each latent step at every checkpoint, and where it changes.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 
 use super::{Drawing, Exhibit};
@@ -7,7 +9,8 @@ use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
 use crate::report::folder::{Folder, sound};
 use crate::report::paper::Paper;
 use crate::report::render_table::number;
-use crate::report::tables::{Cell, ColumnKind, Heading, Table};
+use crate::report::tables::{Cell, ColumnKind, Table};
+use switchyard::nth::Nth;
 use switchyard::schema::{FilmQuantity, FilmRow, RowFile, film_changes};
 use switchyard::stats::Estimate;
 
@@ -45,7 +48,6 @@ fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
         ("p (Holm)", Text),
         ("verdict", Text),
     ];
-    let columns = columns.map(|(name, kind)| Heading::new(name, kind)).to_vec();
     let mut table = Table::new(exhibit.label, "Where does a latent step change over training?", columns);
     table.note = format!(
         "effect: accuracy lost when the step's latent is another problem's. follows: answers that follow an exchanged value, beyond chance. \
@@ -81,25 +83,20 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         points.dedup_by(|a, b| a.x == b.x);
         Line::bars(name, points)
     };
-    let mut steps: Vec<_> = rows.iter().map(|row| row.step).collect();
-    steps.sort_unstable();
-    steps.dedup();
+    let steps: BTreeSet<Nth> = rows.iter().map(|row| row.step).collect();
     let panel = |quantity: FilmQuantity| {
         let (title, of): (_, fn(&FilmRow) -> Option<Estimate>) = match quantity {
             FilmQuantity::Effect => ("accuracy lost with another problem's latent", |row| Some(row.effect)),
             FilmQuantity::Follows => ("answers that follow the value, beyond chance", |row| row.follows),
             FilmQuantity::Readout => ("probe accuracy beyond the commonest value", |row| row.readout),
         };
-        let of_step =
-            |step: &switchyard::nth::Nth| line(&format!("step {step}"), &|row| of(row).filter(|_| row.step == *step));
+        let of_step = |step: &Nth| line(&format!("step {step}"), &|row| of(row).filter(|_| row.step == *step));
         let accuracy = (quantity == FilmQuantity::Effect).then(|| line("accuracy", &|row| Some(row.accuracy)));
-        let lines: Vec<Line> =
-            steps.iter().map(of_step).chain(accuracy).filter(|line| !line.points.is_empty()).collect();
         Figure::lines(LineChart {
             title: title.to_owned(),
             x: Axis::new("checkpoint").whole(),
             y: Axis::new("share"),
-            lines,
+            lines: steps.iter().map(of_step).chain(accuracy).collect(),
             ..LineChart::default()
         })
     };

@@ -79,17 +79,13 @@ fn pair(paper: &Paper, folder: &Folder, checkpoint: &str) -> [Option<Figure>; 2]
             let paper = modes.iter().map(|row| theirs(&row.mode)).collect();
             BarSeries { name: with_n(name, &values), values, paper }
         };
-        let series: Vec<BarSeries> =
-            series.iter().map(of).filter(|series| series.values.iter().any(Option::is_some)).collect();
-        (modes.len() > 1 && !series.is_empty()).then(|| {
-            let categories = modes.iter().map(|row| row.mode.replace('_', " ")).collect();
-            Figure::Bars(BarChart {
-                title: format!("{title}: {}", called(checkpoint)),
-                y: Axis::share(y),
-                categories,
-                series,
-            })
-        })
+        let chart = BarChart {
+            title: format!("{title}: {}", called(checkpoint)),
+            y: Axis::share(y),
+            categories: modes.iter().map(|row| row.mode.replace('_', " ")).collect(),
+            series: series.iter().map(of).collect(),
+        };
+        Figure::bars(chart).filter(|_| modes.len() > 1)
     };
     [
         chart(

@@ -54,18 +54,17 @@ fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
         let categories: Vec<String> = rows.iter().map(|r| r.mode.replace('_', " ")).collect();
         let chart = |title: &str, y: &str, series: Vec<BarSeries>| {
             let title = format!("{title}: {}", called(checkpoint));
-            Figure::Bars(BarChart { title, y: Axis::share(y), categories: categories.clone(), series })
+            Figure::bars(BarChart { title, y: Axis::share(y), categories: categories.clone(), series })
         };
         let accuracy = vec![
             series("all", |r| Some(r.accuracy), "all_acc"),
             series("diagnostic", |r| r.diagnostic_accuracy, "diag_acc"),
         ];
-        let accuracy = accuracy.into_iter().filter(|s| s.values.iter().any(Option::is_some)).collect();
         let changed = vec![series("all", |r| Some(r.answer_changed), "all_changed")];
         // The two panels are side by side; a checkpoint without changed answers has only its table.
         if changed[0].values.iter().flatten().any(|e| e.high > 0.0) {
-            panels.push(chart("Accuracy by what enters the latents", "accuracy", accuracy));
-            panels.push(chart("Answers changed", "share of problems", changed));
+            panels.extend(chart("Accuracy by what enters the latents", "accuracy", accuracy));
+            panels.extend(chart("Answers changed", "share of problems", changed));
         }
     }
     let note = format!(

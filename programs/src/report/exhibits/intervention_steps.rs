@@ -2,7 +2,7 @@
 
 use super::intervention_ladder::LADDER;
 use super::{Drawing, Exhibit};
-use crate::report::cells::Cells;
+use crate::report::cells::{Cells, single_step};
 use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
 use crate::report::folder::{Folder, called, distinct, sound};
 use crate::report::paper::Paper;
@@ -45,10 +45,7 @@ fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
 /// Rows at single steps, each with its step from 1; if the main file has none, from the separate file.
 fn stepped<'a>(folder: &'a Folder, checkpoint: &str) -> Vec<(usize, &'a InterventionRow)> {
     let of = |file: &&str| -> Vec<(usize, &'a InterventionRow)> {
-        let step = |row: &'a InterventionRow| match row.steps {
-            Steps::Only(step) => Some((Nth::new(step).shown(), row)),
-            _ => None,
-        };
+        let step = |row: &'a InterventionRow| Some((Nth::new(single_step(row.steps)?).shown(), row));
         folder.rows_in::<InterventionRow>(file, checkpoint).iter().filter_map(step).collect()
     };
     SOURCES.iter().map(of).find(|rows| !rows.is_empty()).unwrap_or_default()

@@ -1,6 +1,8 @@
 //! Predictions of each layer at each latent step: grids of the logit and the tuned lens, and cells of the last layer
 //! (`ours:lens/step1/exit_rank`).
 
+use std::collections::BTreeSet;
+
 use super::{Drawing, Exhibit};
 use crate::report::cells::Cells;
 use crate::report::figures::{Figure, HeatMap};
@@ -31,21 +33,15 @@ fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
 
 /// A heat map's cells: layers upwards, another axis across; `name` gives the label of a layer. `None` without numbers.
 pub(super) fn grid(cells: &[(usize, usize, Estimate)], name: fn(usize) -> String, map: HeatMap) -> Option<Figure> {
-    let axis = |of: fn(&(usize, usize, Estimate)) -> usize| {
-        let mut all: Vec<usize> = cells.iter().map(of).collect();
-        all.sort_unstable();
-        all.dedup();
-        all
-    };
-    let (mut layers, columns) = (axis(|c| c.0), axis(|c| c.1));
-    layers.reverse();
+    let axis = |of: fn(&(usize, usize, Estimate)) -> usize| cells.iter().map(of).collect::<BTreeSet<usize>>();
+    let (layers, columns) = (axis(|c| c.0), axis(|c| c.1));
     let at = |layer, column| {
         let there = cells.iter().find(|c| (c.0, c.1) == (layer, column));
         there.and_then(|c| sound(c.2)).map(|e| e.value).filter(|v| v.abs() < 1e300)
     };
-    let cells: Vec<Vec<_>> = layers.iter().map(|&l| columns.iter().map(|&c| at(l, c)).collect()).collect();
+    let cells: Vec<Vec<_>> = layers.iter().rev().map(|&l| columns.iter().map(|&c| at(l, c)).collect()).collect();
     let columns = columns.iter().map(usize::to_string).collect();
-    let rows = layers.into_iter().map(name).collect();
+    let rows = layers.into_iter().rev().map(name).collect();
     let map = HeatMap { y: "layer".into(), columns, rows, cells, print: true, ..map };
     map.cells.iter().flatten().any(Option::is_some).then_some(Figure::HeatMap(map))
 }

@@ -3,7 +3,7 @@
 
 use super::sft_vs_rl::{SOURCES, has_start};
 use super::{Exhibit, Layout};
-use crate::report::cells::{Cells, Quality, intervention_row};
+use crate::report::cells::{Cells, group_column, intervention_row, phase_column};
 use crate::report::folder::Folder;
 use crate::report::paper::Unit;
 use switchyard::method::{Phase, TableRow, declared};
@@ -115,7 +115,7 @@ pub(in crate::report) fn answers(folder: &Folder, dataset: &str, column: &str) -
 const ON: &str = "-on-";
 
 /// A quality of a group of problems of one of the paper's data sets: from rows of the checkpoint, else from a run's own `summary`.
-fn on_set(folder: &Folder, checkpoint: &str, group: &str, set: &str, quality: Quality) -> Option<Estimate> {
+fn on_set(folder: &Folder, checkpoint: &str, group: &str, set: &str, quality: &str) -> Option<Estimate> {
     let of = |dataset: &str| set_of(dataset) == Some(set);
     let own = |name: &&str| name.strip_prefix(checkpoint).is_some_and(|rest| rest.is_empty() || rest.starts_with(ON));
     let mut rows = folder
@@ -125,24 +125,24 @@ fn on_set(folder: &Folder, checkpoint: &str, group: &str, set: &str, quality: Qu
         .flat_map(|name| folder.rows::<AccuracyRow>(name));
     let found = rows.find(|row| row.group == group && of(&row.identity.dataset));
     let phase = || folder.all::<PhaseRow>().find(|(_, row)| row.phase == checkpoint && of(&row.identity.dataset));
-    found.and_then(|row| quality.of_group(row)).or_else(|| match group {
+    found.and_then(|row| group_column(row, quality)).or_else(|| match group {
         "text_only" => phase()?.1.text_only_accuracy,
-        _ => quality.of_phase(phase()?.1),
+        _ => phase_column(phase()?.1, quality),
     })
 }
 
 fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
     let masked = row.strip_suffix("+text_only").filter(|_| column.ends_with("acc"));
     let (checkpoint, group) = masked.map_or((checkpoint(cells, row), "all"), |checkpoint| (checkpoint, "text_only"));
-    let quality = || Quality::named(column.rsplit('_').next()?);
+    let quality = column.rsplit('_').next()?;
     if let Some(set) = SETS.into_iter().find(|set| column.starts_with(set)) {
         return match named_sets(cells.folder).is_empty() {
-            true => cells.quality(checkpoint, group, quality()?),
-            false => on_set(cells.folder, checkpoint, group, set, quality()?),
+            true => cells.quality(checkpoint, group, quality),
+            false => on_set(cells.folder, checkpoint, group, set, quality),
         };
     }
     match column {
-        "latent_calls" => cells.quality(checkpoint, "all", Quality::LatentCalls),
+        "latent_calls" => cells.quality(checkpoint, "all", column),
         "resample" => intervention_row(cells.folder, checkpoint, "resample").map(|row| row.accuracy_change),
         "passes" => cells.folder.phases().iter().find(|row| row.phase == checkpoint)?.forward_passes,
         _ => None,

@@ -127,8 +127,11 @@ impl Exhibit {
 /// Note of a figure with an axis that excludes zero.
 const CUT: &str = " A zigzag at the foot of an axis: it does not begin at zero.";
 
-/// A table straight from rows: label, files, title, filter of rows, and columns.
+/// A table straight from rows: label, files, title, and `Row: columns` for all rows, or a filter of rows and columns.
 macro_rules! rows_table {
+    ($label:literal, $sources:expr, $title:literal, $row:ident: $($column:ident),+ $(,)?) => {
+        rows_table!($label, $sources, $title, |_: &$row| true, columns!($row: $($column),+))
+    };
     ($label:literal, $sources:expr, $title:literal, $keep:expr, $columns:expr $(,)?) => {
         Exhibit {
             covers: true,
@@ -205,13 +208,11 @@ fn lacking(checkpoints: &[&str], is_there: impl Fn(&str) -> bool) -> String {
 
 /// A figure that can be drawn.
 pub struct Drawing {
-    /// LaTeX label.
     pub label: String,
     pub title: String,
     pub panels: Vec<Figure>,
     /// Panels in a row.
     pub columns: usize,
-    /// Explanation.
     pub note: String,
 }
 

@@ -16,23 +16,20 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         "tab:monitor",
         SOURCES,
         "Does a monitor on latents notice a covert value, and does it survive an adversary who knows it?",
-        |_: &MonitorRow| true,
-        columns!(MonitorRow: edit, directions, dose, monitor, letters, recall, false_alarms, auroc, letters_apart, letters_p, least_recall, fitted, accuracy, same_answer, change),
+        MonitorRow: edit, directions, dose, monitor, letters, recall, false_alarms, auroc, letters_apart, letters_p, least_recall, fitted, accuracy, same_answer, change,
     ),
     rows_table!(
         "tab:hidden-values",
         &[HiddenValueRow::NAME],
         "Do latents hold the covert value? Linear probes, on problems with a trigger and with a decoy",
-        |_: &HiddenValueRow| true,
-        columns!(HiddenValueRow: edit, directions, triggered, quantity, step, rows, accuracy, control),
+        HiddenValueRow: edit, directions, triggered, quantity, step, rows, accuracy, control,
     ),
     Exhibit { draw, ..Exhibit::new("fig:monitor", SOURCES) },
     rows_table!(
         "tab:monitor-access",
         &[MonitorAccessRow::NAME],
         "What does a monitor notice at each level of access? Same rates of false alarms",
-        |_: &MonitorAccessRow| true,
-        columns!(MonitorAccessRow: edit, access, letters, asked_false_alarms, calibrated, recall, false_alarms, accuracy),
+        MonitorAccessRow: edit, access, letters, asked_false_alarms, calibrated, recall, false_alarms, accuracy,
     ),
     Exhibit { draw: by_access, ..Exhibit::new("fig:monitor-access", &[MonitorAccessRow::NAME]) },
 ];
@@ -51,11 +48,7 @@ fn by_access(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         let mut rates: Vec<f64> = rows.iter().map(|row| row.asked_false_alarms).collect();
         rates.sort_by(f64::total_cmp);
         rates.dedup();
-        let series = |name: String, values: Vec<Option<Estimate>>| BarSeries {
-            name,
-            values,
-            paper: vec![None; Access::ALL.len()],
-        };
+        let series = |name: String, values: Vec<Option<Estimate>>| BarSeries { name, values, paper: vec![] };
         let all = |value: &dyn Fn(&Access) -> Option<Estimate>| Access::ALL.iter().map(value).collect::<Vec<_>>();
         let mut bars: Vec<BarSeries> = vec![];
         for &rate in &rates {
@@ -96,7 +89,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         };
         let covert = |r: &&HiddenValueRow| r.edit == Edit::Removed && r.triggered && r.quantity == Quantity::Covert;
         let covert = folder.rows::<HiddenValueRow>(checkpoint).iter().filter(covert);
-        let lines = [
+        let lines = vec![
             line("refitted: recall", Monitor::Refitted, |r| r.recall),
             line("refitted: false alarms", Monitor::Refitted, |r| r.false_alarms),
             line("refitted: AUROC", Monitor::Refitted, |r| r.auroc),
@@ -108,7 +101,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             title: called(checkpoint),
             x: Axis::new("directions that the adversary takes out").whole(),
             y: Axis::share("share"),
-            lines: lines.into_iter().filter(|line| !line.points.is_empty()).collect(),
+            lines,
             ..LineChart::default()
         })
     };

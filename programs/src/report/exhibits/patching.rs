@@ -8,7 +8,7 @@ use crate::report::figures::{Figure, HeatMap};
 use crate::report::folder::{Folder, called, sound};
 use crate::report::paper::Paper;
 use crate::report::render_table::number;
-use crate::report::tables::{Cell, ColumnKind, Heading, Table};
+use crate::report::tables::{Cell, ColumnKind, Table};
 use switchyard::schema::{
     Axis, Component, Form, HeadPatchRow, PatchMode, PatchRow, RowFile, place_name, place_number, place_order,
     stream_name,
@@ -93,7 +93,6 @@ fn table_of_pairs(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
         ("effect", Measured(3)),
         ("p (Holm)", Text),
     ];
-    let columns = columns.map(|(name, kind)| Heading::new(name, kind)).to_vec();
     let mut table =
         Table::new(exhibit.label, "Your own pairs: which heads and MLPs carry the answer, and where?", columns);
     table.note = "Effect: share of the difference between the clean and the corrupt run that one patch moves; n counts pairs; largest \

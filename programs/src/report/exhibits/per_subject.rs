@@ -95,15 +95,14 @@ fn panel(paper: &Paper, folder: &Folder, checkpoint: &str, (kind, title, group_o
         let value = paper.cell(&format!("tab:per-subject/{row}/acc")).ok().filter(|_| same);
         value.map(|percent| percent / 100.0)
     };
-    let series = [
+    let series = vec![
         series("all", None, groups.iter().map(theirs).collect()),
         series("with latents", Some(true), vec![]),
         series("without latents", Some(false), vec![]),
     ];
-    let series: Vec<BarSeries> = series.into_iter().filter(|s| s.values.iter().any(Option::is_some)).collect();
     let seen = series.iter().flat_map(|s| s.values.iter().flatten()).any(|e| e.high > 0.0);
     let title = format!("Accuracy by {title}: {}", called(checkpoint));
-    seen.then(|| Figure::Bars(BarChart { title, y: Axis::share("accuracy"), categories: groups, series }))
+    Figure::bars(BarChart { title, y: Axis::share("accuracy"), categories: groups, series }).filter(|_| seen)
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@
 use anyhow::Result;
 
 use super::Exhibit;
-use crate::report::cells::{Cells, Quality};
+use crate::report::cells::{Cells, phase_column};
 use crate::report::folder::Folder;
-use crate::report::tables::{Cell, ColumnKind, Heading, Table};
+use crate::report::tables::{Cell, ColumnKind, Table};
 use switchyard::schema::{PhaseRow, RowFile};
 use switchyard::stats::Estimate;
 
@@ -32,7 +32,7 @@ fn row<'f>(folder: &'f Folder, schedule: &str) -> Option<&'f PhaseRow> {
 }
 
 fn of_schedule(cells: &Cells<'_>, schedule: &str, column: &str) -> Option<Estimate> {
-    Quality::named(column)?.of_phase(row(cells.folder, schedule)?)
+    phase_column(row(cells.folder, schedule)?, column)
 }
 
 fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
@@ -41,8 +41,8 @@ fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
         return Ok(None);
     }
     let kinds = [("accuracy", 3), ("accuracy where it switched", 3), ("switch rate", 3), ("visible tokens", 1)];
-    let measured = kinds.map(|(name, digits)| Heading::new(name, ColumnKind::Measured(digits)));
-    let headings = std::iter::once(Heading::new("spans of a stage", ColumnKind::Text)).chain(measured).collect();
+    let measured = kinds.map(|(name, digits)| (name, ColumnKind::Measured(digits)));
+    let headings = std::iter::once(("spans of a stage", ColumnKind::Text)).chain(measured);
     let mut table = Table::new(exhibit.label, "Schedules of the curriculum, after SFT", headings);
     let steps: Vec<Option<usize>> = rows.iter().map(|(_, row)| row.train_steps).collect();
     for (name, row) in rows {

@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use super::Exhibit;
 use crate::report::folder::{Folder, distinct};
-use crate::report::tables::{Cell, ColumnKind, Heading, Table};
+use crate::report::tables::{Cell, ColumnKind, Table};
 use switchyard::schema::{PhaseRow, RowFile};
 use switchyard::stats::{APART, Estimate, lie_apart, mean_of_runs};
 
@@ -34,9 +34,9 @@ fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     Ok(Some(table).filter(|table| !table.rows().is_empty()))
 }
 
-fn headings() -> Vec<Heading> {
+fn headings() -> [(&'static str, ColumnKind); 7] {
     use ColumnKind::{Measured, Text};
-    let columns = [
+    [
         ("checkpoint", Text),
         ("accuracy", Measured(3)),
         ("lowest and highest", Text),
@@ -44,8 +44,7 @@ fn headings() -> Vec<Heading> {
         ("visible tokens", Measured(1)),
         ("latent steps", Measured(1)),
         ("forward passes", Measured(1)),
-    ];
-    columns.map(|(name, kind)| Heading::new(name, kind)).into()
+    ]
 }
 
 fn accuracies(runs: &[&PhaseRow]) -> Vec<f64> {

@@ -13,8 +13,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         "tab:subspaces",
         SOURCES,
         "How many dimensions of a latent carry the value? Subspaces exchanged between problems",
-        |_: &SubspaceRow| true,
-        columns!(SubspaceRow: variable, layer, step, rotation, rank, donors, trained_on, fitted, hit_rate, chance, kept, erased, p_holm),
+        SubspaceRow: variable, layer, step, rotation, rank, donors, trained_on, fitted, hit_rate, chance, kept, erased, p_holm,
     ),
     Exhibit { draw, ..Exhibit::new("fig:subspaces", SOURCES) },
 ];
@@ -26,7 +25,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             let rows = folder.rows::<SubspaceRow>(checkpoint).iter().filter(of);
             Line::bars(name, points(rows.map(|r| (r.rank as f64, r.hit_rate))))
         };
-        let lines = [
+        let lines = vec![
             line("learnt, values seen", Variable::Value, Rotation::Trained, Donors::Seen),
             line("learnt, values unseen", Variable::Value, Rotation::Trained, Donors::Unseen),
             line("learnt from shuffled predictions", Variable::Value, Rotation::Shuffled, Donors::Seen),
@@ -40,7 +39,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             title: called(checkpoint),
             x: Axis::new("dimensions exchanged").log(),
             y: Axis::share("predicted answer comes"),
-            lines: lines.into_iter().filter(|line| !line.points.is_empty()).collect(),
+            lines,
             levels: best.reduce(f64::max).into_iter().collect(),
             level: "the whole state, at its best place".into(),
             ..LineChart::default()

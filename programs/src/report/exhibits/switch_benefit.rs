@@ -10,8 +10,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         "tab:switch-benefit",
         SOURCES,
         "Every problem with a block and without: benefit of switching, independent of the model's choice",
-        |_: &SwitchBenefitRow| true,
-        columns!(SwitchBenefitRow: group, with_block, without_block, guess, benefit, better, worse, p_value, p_holm),
+        SwitchBenefitRow: group, with_block, without_block, guess, benefit, better, worse, p_value, p_holm,
     ),
     Exhibit {
         cell: |cells, row, _| {

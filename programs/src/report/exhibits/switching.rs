@@ -10,10 +10,9 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         "tab:switching",
         SOURCES,
         "Accuracy by group, under forced and suppressed switching, and by K_min",
-        |_: &AccuracyRow| true,
-        columns!(AccuracyRow:
+        AccuracyRow:
             group, accuracy, latent_accuracy, switch_rate, blocks, latent_calls, visible_tokens, truncated,
-            difference, p_holm),
+            difference, p_holm,
     ),
     Exhibit {
         cell: |cells, row, column| {

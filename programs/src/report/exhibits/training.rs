@@ -10,10 +10,9 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         "tab:training",
         &[PhaseRow::NAME],
         "Held-out accuracy after each phase of training",
-        |_: &PhaseRow| true,
-        columns!(PhaseRow:
+        PhaseRow:
             phase, source, accuracy, latent_accuracy, text_only_accuracy, switch_rate, visible_tokens, latent_calls,
-            forward_passes, train_steps, train_positions, truncated),
+            forward_passes, train_steps, train_positions, truncated,
     ),
     Exhibit {
         covers: true,

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::Exhibit;
 use crate::report::folder::Folder;
-use crate::report::tables::{Cell, ColumnKind, Heading, Table};
+use crate::report::tables::{Cell, ColumnKind, Table};
 use crate::report::verdicts::shown_p;
 use switchyard::schema::{OutcomeRow, RowFile};
 use switchyard::stats::{Estimate, Flips, LEVEL, accuracy, holm};
@@ -52,9 +52,9 @@ fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     Ok(Some(table))
 }
 
-fn headings() -> Vec<Heading> {
+fn headings() -> [(&'static str, ColumnKind); 9] {
     use ColumnKind::{Count, Measured, Text};
-    let columns = [
+    [
         ("checkpoint", Text),
         ("against", Text),
         ("problems", Text),
@@ -64,8 +64,7 @@ fn headings() -> Vec<Heading> {
         ("better", Count),
         ("worse", Count),
         ("p", Text),
-    ];
-    columns.map(|(name, kind)| Heading::new(name, kind)).into()
+    ]
 }
 
 /// Compares on the problems of both checkpoints and, if these are fewer, on those where the first one switched.

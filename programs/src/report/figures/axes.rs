@@ -23,7 +23,6 @@ impl Axis {
         Self { label: label.to_string(), ..Self::default() }
     }
 
-    /// This axis, logarithmic.
     pub fn log(self) -> Self {
         Self { log: true, ..self }
     }

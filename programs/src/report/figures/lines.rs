@@ -80,7 +80,6 @@ impl Line {
 /// Pixels between series that share an x.
 const DODGE: f64 = 8.0;
 
-/// A chart of lines.
 #[derive(Clone, Debug, Default)]
 pub struct LineChart {
     pub title: String,

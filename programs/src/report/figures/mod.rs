@@ -37,7 +37,6 @@ use style::{Series, WIDTH};
 
 use switchyard::store::write_atomic;
 
-/// Any chart.
 #[derive(Clone, Debug)]
 pub enum Figure {
     Lines(LineChart),
@@ -59,6 +58,12 @@ impl Figure {
     /// A chart of the lines that can be drawn; `None` without any.
     pub(crate) fn lines(chart: LineChart) -> Option<Self> {
         chart.drawable().map(Self::Lines)
+    }
+
+    /// A chart of the series that have values; `None` without any.
+    pub(crate) fn bars(mut chart: BarChart) -> Option<Self> {
+        chart.series.retain(|series| series.values.iter().any(Option::is_some));
+        (!chart.series.is_empty()).then_some(Self::Bars(chart))
     }
 
     /// Whether an axis of numbers excludes zero.
@@ -125,18 +130,12 @@ impl Figure {
 }
 
 /// Draws `panels` from top to bottom into `<stem>.svg` and `<stem>.png`, each written whole or not at all.
-///
-/// # Errors
-/// No panels, a chart that cannot be drawn, a disk that cannot be written.
 pub fn save(stem: &Path, panels: &[Figure]) -> Result<FigureFiles> {
     let whole = laid_out(panels, 1).with_context(|| format!("figure {}", stem.display()))?;
     write(stem, panels, &whole, true)
 }
 
 /// Panels on one page. A series has the same colour in all of them.
-///
-/// # Errors
-/// No panels; a panel with numbers that cannot be drawn.
 pub(crate) fn laid_out(panels: &[Figure], columns: usize) -> Result<Scene> {
     ensure!(!panels.is_empty(), "no panels");
     let series = Series::new(panels.iter().flat_map(Figure::series));

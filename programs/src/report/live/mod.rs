@@ -6,8 +6,6 @@ pub(crate) mod explorer;
 mod runs;
 mod weights;
 
-use std::fmt::Write;
-
 use anyhow::Result;
 use serde_json::{Value, json};
 
@@ -122,9 +120,7 @@ impl Live {
 }
 
 fn element(id: &str, base64: &str) -> String {
-    let mut out = String::with_capacity(base64.len() + 80);
-    let _ = writeln!(out, "<script type=\"application/octet-stream\" id=\"{id}\">{base64}</script>");
-    out
+    format!("<script type=\"application/octet-stream\" id=\"{id}\">{base64}</script>\n")
 }
 
 /// A checkpoint's title by its phase.

@@ -123,10 +123,7 @@ fn model(run: &Path, phase: &str, hash: &str) -> Result<Model> {
     Ok(Model { phase: phase.to_owned(), weights, config, reasoning, stop })
 }
 
-/// Reads a run's problems.
-///
-/// # Errors
-/// A run without a generated task in words.
+/// Reads the problems of a run with a generated task in words.
 fn opened(name: &str, path: &Path, phase: &str) -> Result<Run> {
     let recipe = path.join("recipe.toml");
     let text = read_text(&recipe).with_context(|| format!("{}: cannot read", recipe.display()))?;

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use super::escape::{text, token};
 use super::pattern::{self, CELL, NAMES, Name};
 use super::trace::pairs;
-use crate::report::folder::{Folder, called};
+use crate::report::folder::{Folder, called, distinct};
 use switchyard::nth::Nth;
 use switchyard::schema::{PatternRow, PositionKind, TokenLensRow, stream_name};
 
@@ -25,13 +25,8 @@ const UNSURE: f64 = 2.5;
 
 /// One `<details>` per problem, one column per checkpoint; and the number of problems.
 pub(super) fn html(folder: &Folder, id: &str) -> (String, usize) {
-    let mut checkpoints = folder.checkpoints_with::<TokenLensRow>();
-    checkpoints.extend(
-        folder
-            .checkpoints_with::<PatternRow>()
-            .into_iter()
-            .filter(|c| !folder.checkpoints_with::<TokenLensRow>().contains(c)),
-    );
+    let lenses = folder.checkpoints_with::<TokenLensRow>();
+    let checkpoints = distinct(lenses.into_iter().chain(folder.checkpoints_with::<PatternRow>()));
     let lens = checkpoints.iter().flat_map(|c| folder.rows::<TokenLensRow>(c)).map(|row| row.problem);
     let patterns = checkpoints.iter().flat_map(|c| folder.rows::<PatternRow>(c)).map(|row| row.problem);
     let problems: BTreeSet<usize> = lens.chain(patterns).collect();

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use super::escape::text;
-use crate::report::folder::{Folder, called, sound};
+use crate::report::folder::{Folder, called, distinct, sound};
 use crate::report::render_table::number;
 use crate::report::verdicts::shown_p;
-use switchyard::schema::{AttributionRow, Component, Form, HeadPatchRow, PatchMode, RowFile, place_name, place_order};
+use switchyard::schema::{AttributionRow, Component, Form, HeadPatchRow, PatchMode, place_name, place_order};
 use switchyard::stats::Estimate;
 
 const INTRODUCTION: &str = "<p class=\"note\">Pairs of problems differ in one value. In each cell the output of one \
@@ -32,10 +32,8 @@ struct NodeRows<'a> {
 
 pub(super) fn html(folder: &Folder, id: &str) -> String {
     let mut out = String::new();
-    let mut checkpoints = folder.checkpoints_with::<HeadPatchRow>();
-    checkpoints
-        .extend(folder.checkpoints_with::<AttributionRow>().into_iter().filter(|c| !folder.has(HeadPatchRow::NAME, c)));
-    for checkpoint in checkpoints {
+    let patched = folder.checkpoints_with::<HeadPatchRow>();
+    for checkpoint in distinct(patched.into_iter().chain(folder.checkpoints_with::<AttributionRow>())) {
         let mut forms = String::new();
         for form in Form::ALL {
             let cells = cells(folder, checkpoint, form);

@@ -33,8 +33,7 @@ struct ComparisonSide {
     value: Estimate,
 }
 
-/// # Errors
-/// Missing records; too few problems.
+/// Makes a comparison on a checkpoint; the error is why it cannot be made.
 pub(crate) fn compare(
     paper: &Paper,
     folder: &Folder,

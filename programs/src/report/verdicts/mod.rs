@@ -11,6 +11,8 @@ mod compare;
 mod contrast;
 mod needs;
 
+use std::collections::BTreeSet;
+
 use super::claims::{Claim, Term};
 use super::exhibits;
 use super::folder::{Folder, distinct};
@@ -214,10 +216,8 @@ impl ClaimReading<'_> {
     }
 
     fn calibrated(&self) -> Vec<String> {
-        let mut lines: Vec<String> = self.tried.iter().filter_map(|t| t.calibrated.clone()).collect();
-        lines.sort();
-        lines.dedup();
-        lines
+        let lines: BTreeSet<String> = self.tried.iter().filter_map(|t| t.calibrated.clone()).collect();
+        lines.into_iter().collect()
     }
 
     fn ours(&self) -> String {

@@ -27,7 +27,6 @@ use parts::Parts;
 use switchyard_ops::stored::{Format, StoredMatrix};
 pub(super) use write::write_q8_0;
 
-/// An opened GGUF.
 pub struct GgufFile {
     /// The file that was named, and the further parts of its model.
     paths: Vec<PathBuf>,
@@ -83,7 +82,6 @@ impl GgufFile {
         tokenizer::config_json(&self.keys(&self.origin()))
     }
 
-    /// The chat templates, if the file has any.
     pub fn templates(&self) -> Result<Option<Templates>> {
         let config = self.tokenizer_config()?;
         Templates::from_object(&config.as_object().cloned().unwrap_or_default(), "tokenizer.chat_template")

@@ -29,38 +29,37 @@ impl<'a> Keys<'a> {
         anyhow!("{}: metadata `{key}` is missing", self.origin)
     }
 
+    fn typed<T>(&self, key: &str, expected: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
+        self.meta.get(key).map(|value| read(value).ok_or_else(|| self.wrong(key, expected, value))).transpose()
+    }
+
     pub fn text(&self, key: &str) -> Result<Option<&'a str>> {
-        match self.meta.get(key) {
-            None => Ok(None),
-            Some(Value::Text(text)) => Ok(Some(text)),
-            Some(other) => Err(self.wrong(key, "a string", other)),
-        }
+        self.typed(key, "a string", |value| if let Value::Text(text) = value { Some(text.as_str()) } else { None })
     }
 
     pub fn texts(&self, key: &str) -> Result<Option<&'a [String]>> {
-        match self.meta.get(key) {
-            None => Ok(None),
-            Some(Value::Texts(list)) => Ok(Some(list)),
-            Some(other) => Err(self.wrong(key, "a list of strings", other)),
-        }
+        self.typed(
+            key,
+            "a list of strings",
+            |value| if let Value::Texts(list) = value { Some(&list[..]) } else { None },
+        )
     }
 
     pub fn numbers(&self, key: &str) -> Result<Option<&'a [f64]>> {
-        match self.meta.get(key) {
-            None => Ok(None),
-            Some(Value::Numbers(list)) => Ok(Some(list)),
-            Some(other) => Err(self.wrong(key, "a list of numbers", other)),
-        }
+        self.typed(
+            key,
+            "a list of numbers",
+            |value| if let Value::Numbers(list) = value { Some(&list[..]) } else { None },
+        )
     }
 
     pub fn number(&self, key: &str) -> Result<Option<f64>> {
-        match self.meta.get(key) {
-            None => Ok(None),
-            Some(Value::Number(n)) => Ok(Some(*n)),
+        self.typed(key, "a number", |value| match value {
+            Value::Number(n) => Some(*n),
             // The shortest decimal of the 32-bit value: the number in config.json before conversion.
-            Some(Value::Float(f)) => Ok(Some(f.to_string().parse()?)),
-            Some(other) => Err(self.wrong(key, "a number", other)),
-        }
+            Value::Float(f) => f.to_string().parse().ok(),
+            _ => None,
+        })
     }
 
     pub fn usize(&self, key: &str) -> Result<Option<usize>> {

@@ -20,9 +20,6 @@ const ALIGNMENT: usize = 32;
 
 /// Writes a model in the order of `shapes`; `get` returns one parameter at a time. The rows of q and k are not permuted, unlike in a
 /// llama file.
-///
-/// # Errors
-/// A shape without a GGUF name, failures of `get`, a file that cannot be written.
 pub fn write_q8_0(
     out: &mut impl Write,
     config: &ModelConfig,

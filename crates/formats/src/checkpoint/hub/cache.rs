@@ -58,9 +58,6 @@ impl Cache {
     }
 
     /// Records that a commit lacks a file.
-    ///
-    /// # Errors
-    /// A cache that cannot be written, as for all methods below.
     pub fn note_lack(&self, commit: &str, name: &str) -> Result<()> {
         write(&self.folder.join(".no_exist").join(commit).join(name), b"")
     }

@@ -40,7 +40,6 @@ struct UrlOrigin {
     port: u16,
 }
 
-/// A response.
 pub(super) struct HubResponse {
     /// Headers of the hub's own responses, in order. Another host, which may serve the bytes, cannot add to them.
     own: Vec<HeaderMap>,
@@ -61,9 +60,6 @@ impl HubResponse {
 
 impl Client {
     /// The hub of HF_ENDPOINT, and the token of HF_TOKEN or of the file that `hf auth login` writes below `home`.
-    ///
-    /// # Errors
-    /// A malformed endpoint or token.
     pub fn from_env(home: &Path) -> Result<Self> {
         let (name, default) = TIMEOUT;
         let seconds = match set(name) {
@@ -87,9 +83,6 @@ impl Client {
     }
 
     /// Requests a path of the hub, optionally a range of its bytes.
-    ///
-    /// # Errors
-    /// A hub that cannot be reached, does not answer, refuses, or redirects without end.
     pub fn get(&self, path: &str, range: Option<&str>) -> Result<HubResponse> {
         let mut uri: Uri = format!("{}{path}", self.endpoint).parse().context("no address")?;
         let mut own = vec![];

@@ -53,8 +53,6 @@ struct HubFile {
 }
 
 impl<'a> HubFiles<'a> {
-    /// # Errors
-    /// A hub that cannot be reached or sends malformed answers.
     pub fn new(client: &'a Client, cache: &'a Cache, id: &str, revision: &str) -> Result<Self> {
         let path = format!("/api/models/{}/revision/{}", percent_encode(id, "/"), percent_encode(revision, ""));
         let answer = client.get(&path, None)?;
@@ -77,10 +75,7 @@ impl<'a> HubFiles<'a> {
         self.names.iter().any(|other| other == name)
     }
 
-    /// The file in the cache, downloaded if necessary. `name` contains no folder.
-    ///
-    /// # Errors
-    /// A failed or damaged download, with the file's name; the next call resumes it.
+    /// The file in the cache, downloaded if necessary; the next call resumes a failed download. `name` contains no folder.
     pub fn get(&self, name: &str) -> Result<PathBuf> {
         let path = self.cache.snapshot(&self.commit).join(name);
         if path.exists() {

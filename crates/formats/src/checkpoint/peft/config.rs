@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::ModelRef;
 use super::reach::{MOST_PATTERNS, check_patterns, ends_in, matches_all};
+use crate::config::keys::{Keys, brief};
 use crate::guard::read_text;
 
 /// Names of modules in `target_modules` or `exclude_modules`.
@@ -123,6 +124,9 @@ impl AdapterConfig {
     }
 
     pub fn from_json(value: &Value, origin: &str) -> Result<Self> {
+        let map =
+            value.as_object().ok_or_else(|| anyhow!("{origin}: expected a JSON object, found {}", brief(value)))?;
+        let keys = Keys { origin, path: "", map };
         let kind = &value["peft_type"];
         ensure!(kind == "LORA", "{origin}: `peft_type` is not supported: expected \"LORA\", found {kind}");
         let task = &value["task_type"];
@@ -154,7 +158,7 @@ impl AdapterConfig {
             alpha: or(&value["lora_alpha"], DEFAULT_ALPHA, |v| alpha(v, origin, "lora_alpha"))?,
             rank_pattern: patterns(value, origin, "rank_pattern", rank)?,
             alpha_pattern: patterns(value, origin, "alpha_pattern", alpha)?,
-            use_rslora: or(&value["use_rslora"], false, |v| flag(v, origin, "use_rslora"))?,
+            use_rslora: keys.bool("use_rslora")?.unwrap_or(false),
             targets: modules(&value["target_modules"], origin, "target_modules")?.unwrap_or(Targets::Usual),
             exclude: match modules(&value["exclude_modules"], origin, "exclude_modules")? {
                 Some(Targets::Names(names)) if names.is_empty() => None,
@@ -171,11 +175,11 @@ impl AdapterConfig {
                 found => or(found, vec![], |list| strings(list, origin, "layers_pattern"))?,
             },
             modules_to_save: or(&value["modules_to_save"], vec![], |list| strings(list, origin, "modules_to_save"))?,
-            ensure_weight_tying: or(&value["ensure_weight_tying"], false, |v| flag(v, origin, "ensure_weight_tying"))?,
+            ensure_weight_tying: keys.bool("ensure_weight_tying")?.unwrap_or(false),
             token_rows,
             head_rows,
-            base_model: or(&value["base_model_name_or_path"], None, |v| name(v, origin, "base_model_name_or_path"))?,
-            revision: or(&value["revision"], None, |v| name(v, origin, "revision"))?,
+            base_model: keys.string("base_model_name_or_path")?.map(str::to_owned),
+            revision: keys.string("revision")?.map(str::to_owned),
         };
         config.check_patterns(origin)?;
         Ok(config)
@@ -211,7 +215,7 @@ impl AdapterConfig {
 
     /// The file that PEFT loads.
     pub fn to_json(&self) -> Value {
-        let saved = if self.modules_to_save.is_empty() { Value::Null } else { json!(self.modules_to_save) };
+        let listed = |names: &[String]| if names.is_empty() { Value::Null } else { json!(names) };
         let mut tokens = Map::new();
         for (table, rows) in [("embed_tokens", &self.token_rows), ("lm_head", &self.head_rows)] {
             if !rows.is_empty() {
@@ -239,8 +243,8 @@ impl AdapterConfig {
             "target_modules": names(&self.targets),
             "exclude_modules": self.exclude.as_ref().map(names),
             "layers_to_transform": self.layers,
-            "layers_pattern": if self.layers_pattern.is_empty() { Value::Null } else { json!(self.layers_pattern) },
-            "modules_to_save": saved,
+            "layers_pattern": listed(&self.layers_pattern),
+            "modules_to_save": listed(&self.modules_to_save),
             "ensure_weight_tying": self.ensure_weight_tying,
             "trainable_token_indices": if tokens.is_empty() { Value::Null } else { Value::Object(tokens) },
             "bias": "none",
@@ -255,15 +259,6 @@ impl AdapterConfig {
 
 fn or<T>(value: &Value, default: T, read: impl FnOnce(&Value) -> Result<T>) -> Result<T> {
     if value.is_null() { Ok(default) } else { read(value) }
-}
-
-fn flag(value: &Value, origin: &str, key: &str) -> Result<bool> {
-    value.as_bool().ok_or_else(|| anyhow!("{origin}: `{key}` must be true or false, found {value}"))
-}
-
-fn name(value: &Value, origin: &str, key: &str) -> Result<Option<String>> {
-    let text = value.as_str().map(|text| Some(text.to_owned()));
-    text.ok_or_else(|| anyhow!("{origin}: `{key}` must be a text, found {value}"))
 }
 
 fn rank(value: &Value, origin: &str, key: &str) -> Result<usize> {

@@ -36,6 +36,7 @@ pub struct Replacement {
 }
 
 /// Keys by our names.
+#[derive(Default)]
 pub struct Keys {
     pub factors: BTreeMap<String, FactorKeys>,
     pub replaced: BTreeMap<String, Replacement>,
@@ -50,13 +51,7 @@ pub struct Keys {
 pub fn sort(file: &dyn Weights, config: &AdapterConfig, path: &Path) -> Result<Keys> {
     let origin = path.display();
     let mut halves: BTreeMap<(String, bool), [Option<String>; 2]> = BTreeMap::new();
-    let mut keys = Keys {
-        factors: BTreeMap::new(),
-        replaced: BTreeMap::new(),
-        token_rows: None,
-        head_rows: None,
-        left_out: vec![],
-    };
+    let mut keys = Keys::default();
     for key in file.names() {
         let inner = key
             .strip_prefix(PREFIX)

@@ -300,7 +300,7 @@ fn vocab_size(config: &Path) -> Result<Option<usize>> {
 
 impl Factors {
     /// W + s·B·A, in place. `weight` is `[out, in]`; sums are in 64 bits, so the order of the ranks has no effect.
-    pub fn merge_into(&self, weight: &mut HostTensor, scaling: f64) -> Result<()> {
+    pub(in crate::checkpoint) fn merge_into(&self, weight: &mut HostTensor, scaling: f64) -> Result<()> {
         let (out, width, r) = (self.b.rows(), self.a.width(), self.b.width());
         ensure!(
             weight.shape == [out, width] && self.a.rows() == r,

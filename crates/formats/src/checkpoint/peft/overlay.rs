@@ -97,6 +97,8 @@ impl Weights for Overlay {
     fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
         let stored = match self.key(name) {
             Some(key) => self.adapter.file.stored(key, floats)?,
+            // Only this adapter's factors are added to a stored matrix, not those of an adapter below it.
+            None if self.base.factors(self.below(name))?.is_some() => None,
             None => self.base.stored(self.below(name), floats)?,
         };
         let Some((matrix, rows)) = stored.zip(self.shape(name).and_then(|shape| shape.first().copied())) else {

@@ -97,9 +97,6 @@ pub(super) const MOST_PATTERNS: usize = 64;
 pub(super) const LONGEST_PATTERN: usize = 4096;
 
 /// Checks that a list of patterns is short enough.
-///
-/// # Errors
-/// Too many expressions, or one that is too long.
 pub(super) fn check_patterns<'p>(patterns: impl IntoIterator<Item = &'p str>) -> Result<()> {
     let expressions = patterns.into_iter().filter(|pattern| !is_plain(pattern));
     for (number, pattern) in expressions.enumerate() {

@@ -23,9 +23,6 @@ impl Adapter {
     }
 
     /// Whether embedding and head are still tied with this adapter.
-    ///
-    /// # Errors
-    /// Contradictory tables or rows.
     pub(super) fn stays_tied(&self, base: &ModelConfig) -> Result<bool> {
         let origin = self.path.display();
         if !base.tie_word_embeddings {

@@ -65,7 +65,7 @@ pub(super) const KINDS: [(&str, usize); 10] = [
 ];
 
 impl Global {
-    fn named(module: &str, name: &str) -> Result<Self> {
+    fn parse(module: &str, name: &str) -> Result<Self> {
         Ok(match (module, name) {
             ("collections", "OrderedDict") => Global::OrderedDict,
             ("torch._utils", "_rebuild_tensor_v2" | "_rebuild_tensor") => Global::Tensor,
@@ -93,6 +93,7 @@ enum ContainerContents {
 /// Maximum number of values of one pickle: a state dict has a few thousand.
 const MOST: usize = 1 << 22;
 
+#[derive(Default)]
 pub(super) struct PickleMachine<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -105,19 +106,8 @@ pub(super) struct PickleMachine<'a> {
 
 impl<'a> PickleMachine<'a> {
     /// Reads one pickle; returns its value and the offset of the next one.
-    ///
-    /// # Errors
-    /// Anything outside the list in the module's head; a truncated pickle.
     pub fn run(bytes: &'a [u8]) -> Result<(Self, PickleValue, usize)> {
-        let mut machine = PickleMachine {
-            bytes,
-            at: 0,
-            stack: vec![],
-            marks: vec![],
-            memo: HashMap::new(),
-            held: vec![],
-            storages: vec![],
-        };
+        let mut machine = PickleMachine { bytes, ..Self::default() };
         for _ in 0..MOST {
             let at = machine.at;
             let code = machine.byte()?;
@@ -163,23 +153,25 @@ impl<'a> PickleMachine<'a> {
             b'B' => self.blob(4)?,
             b'C' => self.blob(1)?,
             0x8e | 0x96 => self.blob(8)?,
-            b']' => self.hold(ContainerContents::Items(vec![]), PickleValue::List)?,
-            b'}' => self.hold(ContainerContents::Pairs(vec![]), PickleValue::Dict)?,
-            b')' => self.hold(ContainerContents::Items(vec![]), PickleValue::Tuple)?,
+            b']' => self.hold(ContainerContents::Items(vec![]), PickleValue::List),
+            b'}' => self.hold(ContainerContents::Pairs(vec![]), PickleValue::Dict),
+            b')' => self.hold(ContainerContents::Items(vec![]), PickleValue::Tuple),
             b'l' => {
-                self.since_mark().and_then(|items| self.hold(ContainerContents::Items(items), PickleValue::List))?
+                let items = self.since_mark()?;
+                self.hold(ContainerContents::Items(items), PickleValue::List);
             }
             b't' => {
-                self.since_mark().and_then(|items| self.hold(ContainerContents::Items(items), PickleValue::Tuple))?
+                let items = self.since_mark()?;
+                self.hold(ContainerContents::Items(items), PickleValue::Tuple);
             }
-            b'd' => self
-                .since_mark()
-                .and_then(pairs)
-                .and_then(|all| self.hold(ContainerContents::Pairs(all), PickleValue::Dict))?,
+            b'd' => {
+                let all = self.since_mark().and_then(pairs)?;
+                self.hold(ContainerContents::Pairs(all), PickleValue::Dict);
+            }
             0x85..=0x87 => {
                 let from = self.stack.len().checked_sub(usize::from(code) - 0x84).context("an empty stack")?;
                 let items = self.stack.split_off(from);
-                self.hold(ContainerContents::Items(items), PickleValue::Tuple)?;
+                self.hold(ContainerContents::Items(items), PickleValue::Tuple);
             }
             b'a' => self.pop().and_then(|item| self.append(vec![item]))?,
             b'e' => self.since_mark().and_then(|items| self.append(items))?,
@@ -197,14 +189,14 @@ impl<'a> PickleMachine<'a> {
             b'g' => self.line_number().and_then(|at| self.get(at))?,
             b'c' => {
                 let (module, name) = (self.line()?, self.line()?);
-                self.push(PickleValue::Global(Global::named(&module, &name)?));
+                self.push(PickleValue::Global(Global::parse(&module, &name)?));
             }
             0x93 => {
                 let (name, module) = (self.pop()?, self.pop()?);
                 let (PickleValue::Text(module), PickleValue::Text(name)) = (module, name) else {
                     bail!("a name that is not text")
                 };
-                self.push(PickleValue::Global(Global::named(&module, &name)?));
+                self.push(PickleValue::Global(Global::parse(&module, &name)?));
             }
             b'R' | 0x81 => {
                 let (arguments, what) = (self.pop()?, self.pop()?);
@@ -239,7 +231,7 @@ impl<'a> PickleMachine<'a> {
         let arguments = arguments.to_vec();
         match (what, arguments.as_slice()) {
             (Global::OrderedDict, []) => {
-                self.hold(ContainerContents::Pairs(vec![]), PickleValue::Dict)?;
+                self.hold(ContainerContents::Pairs(vec![]), PickleValue::Dict);
                 self.pop()
             }
             (Global::Size, [sizes]) => Ok(sizes.clone()),
@@ -307,10 +299,10 @@ impl<'a> PickleMachine<'a> {
         }
     }
 
-    fn hold(&mut self, held: ContainerContents, value: fn(usize) -> PickleValue) -> Result<()> {
+    /// Stores a container, and pushes its value.
+    fn hold(&mut self, held: ContainerContents, value: fn(usize) -> PickleValue) {
         self.push(value(self.held.len()));
         self.held.push(held);
-        Ok(())
     }
 
     fn append(&mut self, more: Vec<PickleValue>) -> Result<()> {
@@ -340,7 +332,7 @@ impl<'a> PickleMachine<'a> {
     }
 
     fn get(&mut self, at: usize) -> Result<()> {
-        let value = self.memo.get(&at).cloned().with_context(|| format!("no value {at} to name again"))?;
+        let value = self.memo.get(&at).cloned().with_context(|| format!("memo entry {at} does not exist"))?;
         self.push(value);
         Ok(())
     }

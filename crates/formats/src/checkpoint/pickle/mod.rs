@@ -65,8 +65,6 @@ impl PickleFile {
         self.entries.keys().map(String::as_str)
     }
 
-    /// # Errors
-    /// A tensor that is missing, or of a type that weights do not have.
     pub fn tensor(&self, name: &str) -> Result<HostTensor> {
         let entry = self.entry(name)?;
         let dtype = self.dtype(name, entry)?;

@@ -16,9 +16,6 @@ pub(super) const LOCAL: [u8; 4] = *b"PK\x03\x04";
 const END_BYTES: usize = 22;
 
 /// Name → range of its bytes.
-///
-/// # Errors
-/// A truncated, compressed or encrypted archive.
 pub(super) fn records(bytes: &[u8]) -> Result<BTreeMap<String, Range<usize>>> {
     let (mut at, count) = directory(bytes)?;
     let mut records = BTreeMap::new();
