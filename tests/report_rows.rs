@@ -98,7 +98,7 @@ fn a_killed_run_keeps_its_rows_and_no_finished_file() {
 fn errors_name_file_column_and_row() {
     let folder = tempfile::tempdir().unwrap();
     let new = |name: &str| RowWriter::create(folder.path(), name);
-    says(new("a/b"), "got 'a/b'");
+    says(new("a/b"), "found 'a/b'");
     says(new("empty").unwrap().finish(), "'empty' produced no rows");
     says(new("x").unwrap().push(&3), "row 0 of 'x': a row must be a struct or a map, got 3");
     says(new("x").unwrap().requiring(&IDENTITY).push(&serde_json::json!({"checkpoint": "a"})), "lacks 'dataset'");

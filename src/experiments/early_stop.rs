@@ -2,7 +2,7 @@
 //! and the model answers.
 //!
 //! Only problems whose full run has a block are used. Blocks that the model opens and blocks that a rule opens after the prompt (Coconut,
-//! CODI, CoLaR, pause tokens) are closed in the same way, each of several. At k = 0 no latent runs: `<swi></swi>`, or nothing if
+//! CODI, CoLaR, pause tokens) are closed in the same way, all if there are several. At k = 0 no latent runs: `<swi></swi>`, or nothing if
 //! blocks have no markers. `committed` is the share with the full run's answer from this k on, `reversed` the share that has it and
 //! loses it again. `others_answer` is the null: the answer of the next problem's full run.
 //!
@@ -11,7 +11,7 @@
 //! after the k-th are those of another problem's block. Later latents are needed if both lose; if only the cut does, the early end is the
 //! cause.
 //!
-//! Misleads: text after the block can replace the latents that were cut, so that an unchanged answer does not show that the latents had it.
+//! Misleads: text after the block can replace the latents that were cut, so an unchanged answer does not show that they contained it.
 //! With one draw, the control misses values that the other problem shares (one in seven, say).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +43,7 @@ pub const ABOUT: About = About::asking(
 
 settings! {
     pub struct Config {
-        /// Latents that are kept; empty: every number up to the longest block, at most 16 of them, evenly spaced.
+        /// Numbers of latents after which blocks are closed; empty: at most 16, evenly spaced below the longest block.
         pub k: Vec<usize> = vec![],
     }
 }
@@ -105,13 +105,13 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<EarlyStopRow>> {
     study.require(full.len() > 1, few)?;
     let longest = full.iter().map(longest).max().unwrap_or(0);
     let all = requests(&study.corpus)?;
-    let asked: Vec<Request> = full.iter().map(|trace| all[trace.problem].clone()).collect();
+    let subset: Vec<Request> = full.iter().map(|trace| all[trace.problem].clone()).collect();
     let before = config.before(longest)?;
     let controls = controls(study, &before, &full)?;
-    let cuts = before.into_iter().map(|k| stopped(study, k, cut(study, &asked, k)?));
+    let cuts = before.into_iter().map(|k| stopped(study, k, cut(study, &subset, k)?));
     let mut stops = cuts.collect::<Result<Vec<_>>>()?;
     stops.push(stopped(study, longest, full)?);
-    of_stops(study, &stops, &controls)
+    compare_stops(study, &stops, &controls)
 }
 
 /// The control for each k: right answers of the full run against those with another problem's latent inputs after the k-th.
@@ -132,11 +132,11 @@ fn longest(trace: &Trace) -> usize {
 }
 
 /// Decodes the problems with blocks of at most `k` latents.
-fn cut(study: &Study, asked: &[Request], k: usize) -> Result<Vec<Trace>> {
+fn cut(study: &Study, requests: &[Request], k: usize) -> Result<Vec<Trace>> {
     let switching = if k == 0 { Switching::Empty } else { Switching::Free };
     let settings = DecodeSettings { switching, ..study.settings() };
     let controller = Cutoff { own: &study.reasoning.blocks, latents: k };
-    let batches: Vec<&[Request]> = asked.chunks(study.batch_size()).collect();
+    let batches: Vec<&[Request]> = requests.chunks(study.batch_size()).collect();
     let traces = study.each(&format!("batches with {k} latents"), &batches, |batch| {
         let decoding = Decode { controller: &controller, ..study.decoding(&settings) };
         decode(decoding, batch, 1, &mut Hooks::none())
@@ -169,7 +169,7 @@ fn beliefs(study: &Study, traces: &[Trace]) -> Result<Vec<(usize, f64)>> {
     Ok(found.concat())
 }
 
-fn of_stops(study: &Study, stops: &[StopResult], controls: &[Flips]) -> Result<Vec<EarlyStopRow>> {
+fn compare_stops(study: &Study, stops: &[StopResult], controls: &[Flips]) -> Result<Vec<EarlyStopRow>> {
     let Some(full) = stops.last() else { return Ok(vec![]) };
     let n = full.right.len();
     let share = |holds: &dyn Fn(usize) -> bool| wilson((0..n).filter(|&i| holds(i)).count(), n, LEVEL);
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_tried_lies_below_the_longest_block() {
+    fn values_of_k_are_below_the_longest_block() {
         let of = |k: &[usize], longest| Config { k: k.to_vec() }.before(longest);
         assert_eq!(of(&[], 3).expect("three"), [0, 1, 2]);
         assert_eq!(of(&[3, 1, 1], 3).expect("one and the full run"), [1]);

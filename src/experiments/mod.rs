@@ -40,7 +40,7 @@ pub struct About {
     pub reads_responses: bool,
     /// Whether it reads decoded text alone, neither states nor gradients: it may compute with coarsely rounded inputs (`stored-q8`).
     pub only_decodes: bool,
-    /// Whether it measures `<swi>` itself: on a model that never learnt it, it runs only if `--only` names it, with a mark.
+    /// Whether it measures `<swi>` itself: on a model that never learnt it, it runs only if `--only` names it, and its summary is marked.
     pub of_switching: bool,
     /// Whether `probe` runs it by default: seconds on a small model, and a finding by itself.
     pub first_look: bool,
@@ -92,7 +92,7 @@ pub struct Experiment {
     pub run: Run,
     /// For a measured one: file of measurements and file of the main table; the first pair by default.
     files: &'static [Files],
-    /// Why it cannot be run on a checkpoint, if it cannot; settings that cannot be are an error.
+    /// Why it cannot run on a checkpoint, if so. Invalid settings are an error.
     pub unfit: fn(&Study, &Settings) -> Result<Unfit>,
     /// Its settings, for the manifest.
     pub settings: fn(&Settings) -> Value,
@@ -109,7 +109,7 @@ const COUNTS: [&str; 10] =
 /// Settings by their names, with the ranges that `settings!` declares.
 type Ranges = &'static [(&'static str, Range)];
 
-/// `Config::RANGES` of settings without any declared range; an own constant hides this one.
+/// `Config::RANGES` of settings without a declared range; the inherent constant of the others shadows it.
 trait WithoutRanges {
     const RANGES: Ranges = &[];
 }
@@ -119,7 +119,7 @@ impl<C: Described> WithoutRanges for C {}
 /// [`Settings::check`] of one experiment, also for calls of the library.
 fn check_of<C: Default + Serialize>(place: &str, config: &C, ranges: Ranges) -> Result<()> {
     let [given, plain] = [config, &C::default()].map(serde_json::to_value);
-    checked(place, &given?, &plain?)?;
+    check_values(place, &given?, &plain?)?;
     let settings = toml::Table::try_from(config)?;
     for (key, range) in ranges {
         let Some(value) = settings.get(*key) else { continue };
@@ -128,16 +128,16 @@ fn check_of<C: Default + Serialize>(place: &str, config: &C, ranges: Ranges) -> 
     Ok(())
 }
 
-/// JSON cannot represent a float that is not finite: it is null, but the default is not.
-fn checked(place: &str, given: &Value, plain: &Value) -> Result<()> {
+/// Checks that numbers are finite (JSON has null for others) and counts in range, and that lists have no duplicates.
+fn check_values(place: &str, given: &Value, plain: &Value) -> Result<()> {
     let key = place.rsplit('.').next().unwrap_or_default();
     match given {
         Value::Object(fields) => fields.iter().try_for_each(|(key, value)| {
-            checked(&format!("{place}.{key}"), value, plain.get(key).unwrap_or(&Value::Null))
+            check_values(&format!("{place}.{key}"), value, plain.get(key).unwrap_or(&Value::Null))
         }),
         Value::Array(values) => values.iter().enumerate().try_for_each(|(at, value)| {
             ensure!(!values[..at].contains(value), "{place}: {} is named twice", value.to_string().replace('"', ""));
-            checked(place, value, &Value::Bool(true))
+            check_values(place, value, &Value::Bool(true))
         }),
         Value::Null if !plain.is_null() => bail!("{place} must be a finite number"),
         value => match value.as_u64() {
@@ -196,14 +196,14 @@ impl Settings {
         pairs.iter().try_fold(self, change)
     }
 
-    /// For the checkpoint that GRPO started from: probes for the switch, not for values.
+    /// For the checkpoint that GRPO started from: `layer_probe` probes for the switch only.
     pub fn of_grpo_start(&self) -> Self {
         let mut settings = self.clone();
         settings.layer_probe.values = false;
         settings
     }
 
-    /// With the modes of interventions spelled out, so that manifests can be compared.
+    /// With explicit modes of interventions, so that manifests can be compared.
     pub fn named(&self, study: &Study) -> Self {
         let (latent_intervention, hook_intervention) =
             (self.latent_intervention.named(study), self.hook_intervention.named());
@@ -237,7 +237,7 @@ impl Experiment {
 }
 
 settings! {
-    /// Settings of an experiment without any: its inputs are the evaluation's, the annotator's or the problems'.
+    /// Settings of an experiment that has none.
     pub struct NoSettings {}
 }
 
@@ -309,7 +309,7 @@ macro_rules! experiments {
             // Plain structs of numbers and strings: they always have a JSON form.
             settings: |settings| serde_json::to_value(&settings.$name).unwrap_or_default(),
             described: <$name::Config as Described>::SETTINGS,
-            merge: |_, _| bail!(concat!(stringify!($name), " is not shared")),
+            merge: |_, _| bail!(concat!(stringify!($name), " has no shards to merge")),
         }
     };
 }
@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_that_nothing_can_be_run_with_are_refused_for_every_experiment() {
+    fn invalid_settings_are_refused_for_every_experiment() {
         Settings::default().check().expect("the defaults");
         let none = subspace::Config { batch: 0, ..Default::default() };
         let error = check_of("subspace", &none, subspace::Config::RANGES).expect_err("no batch");

@@ -37,28 +37,28 @@ pub(crate) fn conclude(_: &Config, rows: Measurements<SwitchProblemRow>, journal
     journal.tell(&rows, table)
 }
 
-/// Decodes the problems that `rows` lacks the other way.
+/// Decodes each problem that `rows` lacks once more: without blocks if it switched, otherwise with a forced one.
 pub fn measure(study: &Study, _config: &Config, rows: &mut Measurements<SwitchProblemRow>) -> Result<()> {
     let sweep = study.sweep()?;
     let identity = study.identity(sweep.normal.len());
     study.check_identity(rows.rows(), &(None, 0), &identity)?;
     let guess = study.corpus.guess();
-    let there: BTreeSet<usize> = rows.rows().iter().map(|row| row.problem).collect();
+    let done: BTreeSet<usize> = rows.rows().iter().map(|row| row.problem).collect();
     study.say("every problem with a block and without");
     let rows = Mutex::new(rows);
     let both = [
         Continuation { switching: Switching::Suppressed, ..Continuation::default() },
         Continuation { force: true, ..Continuation::default() },
     ];
-    sweep.each(&both, Later::Recompute, At::Both, &|problem, _| there.contains(&problem), &|forks| {
-        let new = forks.into_iter().filter(|f| !there.contains(&f.problem));
+    sweep.each(&both, Later::Recompute, At::Both, &|problem, _| done.contains(&problem), &|forks| {
+        let new = forks.into_iter().filter(|f| !done.contains(&f.problem));
         let new =
             new.map(|f| row(study, (&identity, guess), f.problem, &sweep.normal[f.problem], &f.outcome)).collect();
         rows.lock().unwrap_or_else(PoisonError::into_inner).push(new)
     })
 }
 
-/// A problem decoded normally and the other way.
+/// The record of a problem decoded with and without a block, of which one is the normal decode.
 fn row(
     study: &Study,
     (identity, guess): (&Identity, f64),

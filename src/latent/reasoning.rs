@@ -76,7 +76,7 @@ impl Reasoning {
         let what = || path.display();
         ensure!(
             read.k_cap >= 1 && read.k_min <= read.k_cap,
-            "{}: k_min {} and k_cap {}",
+            "{}: k_min {} and k_cap {}: expected k_min <= k_cap and k_cap >= 1",
             what(),
             read.k_min,
             read.k_cap

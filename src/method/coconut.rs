@@ -138,7 +138,7 @@ fn check(recipe: &Recipe) -> Result<()> {
     let Settings { c, max_stage, stages, .. } = &recipe.coconut;
     fits("coconut.c x coconut.max_stage", c.saturating_mul(*max_stage))?;
     if let Some(i) = stages.iter().position(|stage| stage.c.is_some()) {
-        bail!("coconut.stages[{i}].c: only latent.stages have a c of their own; coconut.c counts latents a step");
+        bail!("coconut.stages[{i}].c: only latent.stages may set c; set coconut.c, the latents per step of all stages");
     }
     Stage::check("coconut", stages)
 }

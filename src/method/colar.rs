@@ -1,21 +1,22 @@
-//! CoLaR (Tan et al. 2025): the chain of thought in compressed slots. r tokens of it are one latent, fed with the sum of their
-//! embeddings over √r; a separate head predicts the next slot from the state before it.
+//! CoLaR (Tan et al. 2025): a compressed chain of thought. Each slot of r tokens becomes one latent, whose input is the sum of their
+//! embeddings over √r; a separate head predicts the next slot from the state before it. This is not hidden-state recurrence, although
+//! the paper's table classifies it so: the input is a predicted point in embedding space (a draw in the public code, the mean here).
 //!
-//! This is not a recurrence of hidden states, though the paper's table files it there: what is fed is a point in the space of
-//! embeddings that the head predicts: a draw from its distribution in the public code, the mean here.
+//! As in the public code (xiaomi-research/colar):
+//! - If r does not divide the chain, the last slot is shorter (`colar.short`).
+//! - The language-model head learns one random token of each slot, and after the last slot the end of thinking (`###`, here `</swi>`),
+//!   whose embedding the latent head learns there too (`colar.closing`).
+//! - Target slots are constants, divided by the standard deviation of the embeddings. The latent head's loss is the mean squared error.
+//! - The learning rate is constant, and entropy has weight 0.
 //!
-//! As in the public code (xiaomi-research/colar): where the chain does not divide by r, its last slot is the smaller (`colar.short`);
-//! the language model's own head learns one token of each slot, drawn at random, and after the last slot what ends thinking (`###`,
-//! here `</swi>`), whose embedding the latent head learns there too (`colar.closing`); slots to be predicted are constants, divided
-//! by the standard deviation of the embeddings; the head's loss is the mean over slots and width of a squared error; the rate is
-//! constant, and entropy has no weight.
-//!
-//! It differs in this: the expected squared error of a draw, `(μ − e)² + σ²`, stands for that of one draw, so that the loss is a
-//! function of the row; the head's loss is a mean over a row's slots, weighed by its learnt tokens (theirs: over the slots of the
-//! batch); what begins thinking (theirs is the same `###`, here `<swi>`) is not learnt, as it is always put there; thinking ends by
-//! the token that `[evaluation]` draws (theirs: at temperature 1); r is drawn for each sample, not for each batch, and the prompt does
-//! not tell it (their "thinking speed"), as the words of a small vocabulary cannot: give `factors` one value where it must be known.
-//! `colar.cosine` and the reward for entropy are ours.
+//! Differences:
+//! - The squared error is its expectation over draws, `(μ − e)² + σ²`. Its mean is over a sequence's slots, weighted by the learnt tokens
+//!   (theirs: over the slots of the batch).
+//! - The start of thinking (`###`, here `<swi>`) is not learnt, as it is always inserted; the token that ends thinking is sampled as
+//!   `[evaluation]` does (theirs: at temperature 1).
+//! - r is drawn per sample, not per batch, and is not in the prompt (their "thinking speed"): a small vocabulary lacks the words.
+//!   Give `factors` one value to fix r.
+//! - `colar.cosine` and the entropy reward are ours.
 
 use std::f64::consts::{E, PI};
 
@@ -43,7 +44,7 @@ use crate::recipe::{BATCH, POSITIONS, STEPS, WIDTH, fits};
 use crate::text::Sample;
 
 settings! {
-    /// CoLaR (Tan et al. 2025): the chain of thought in compressed slots, which a separate head predicts.
+    /// CoLaR (Tan et al. 2025): a chain of thought in compressed slots, which a separate head predicts.
     pub struct Settings {
         pub steps: usize = 0 => Count(0, STEPS),
         /// Passes over the data; the larger of this and `steps` counts.
@@ -51,21 +52,21 @@ settings! {
         pub batch: usize = 256 => Count(1, BATCH),
         pub learning_rate: f64 = 1e-4 => Positive,
         pub warmup: usize = 0 => Count(0, STEPS),
-        /// r is drawn from these for each sample and step: tokens of a slot.
+        /// Tokens per slot: r is drawn from these for each sample and step.
         pub factors: Vec<usize> = vec![1, 2, 3, 4, 5] => Each(&Count(1, POSITIONS)),
-        /// Width of the head inside.
+        /// Hidden width of the latent head.
         pub width: usize = 2048 => Count(1, WIDTH),
-        /// Weight of the head's loss.
+        /// Weight of the latent head's loss.
         pub slots: f64 = 1.0 => NotNegative,
-        /// Reward of a nat of the head's entropy.
+        /// Reward per nat of the latent head's entropy.
         pub entropy: f64 = 0.0 => NotNegative,
-        /// Which slot is the smaller one where the chain does not divide by r.
+        /// Which slot is shorter if r does not divide the chain.
         pub short: Short = Short::Last => Typed,
-        /// The head learns to close too: after the last slot it predicts the embedding of what ends thinking.
+        /// After the last slot the latent head learns the embedding of `</swi>`.
         pub closing: bool = true => Typed,
         /// The learning rate falls as a cosine (ours); otherwise it is constant.
         pub cosine: bool = false => Typed,
-        /// Latents at most.
+        /// Maximum latents of a block.
         pub limit: usize = 64 => Count(1, POSITIONS),
     }
 }
@@ -81,7 +82,7 @@ pub enum Short {
 
 pub(super) const METHODS: &[Method] = &[Method {
     name: "colar",
-    about: "compressed slots of tokens from a head of their own; not hidden-state recurrence (Tan et al. 2025)",
+    about: "compressed slots of tokens that a separate head predicts; not hidden-state recurrence (Tan et al. 2025)",
     phases: &[BASE, COLAR],
     lacks: |recipe| {
         (recipe.colar.steps == 0 && recipe.colar.epochs == 0.0).then_some("colar.steps or colar.epochs must be above 0")
@@ -100,7 +101,7 @@ pub(super) const COLAR: Phase = Phase {
 };
 
 fn check(recipe: &Recipe) -> Result<()> {
-    ensure!(!recipe.colar.factors.is_empty(), "colar.factors must name numbers of tokens, found none");
+    ensure!(!recipe.colar.factors.is_empty(), "colar.factors is empty: give tokens per slot, for example [1, 2, 3]");
     fits("colar.limit", recipe.colar.limit)
 }
 
@@ -132,7 +133,7 @@ fn colar(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<
     })
 }
 
-/// Tokens of the chain of thought: those before the final answer.
+/// Number of tokens of the chain of thought: those before the final answer.
 pub(super) fn chain(sample: &Sample) -> Result<usize> {
     Ok(sample.required_answer("its chain cannot be compressed")?.start)
 }
@@ -158,7 +159,7 @@ pub(super) fn row_at(
     Row { prompt: row.prompt - learnt, slots, ..row }
 }
 
-/// Cross-entropy of the text and of a token a slot, and per row `slots · (the head's loss)`, weighed by the row's tokens.
+/// Cross-entropy of the text and of one token per slot, plus `slots` times the latent head's loss, weighted by learnt tokens.
 struct Slots {
     width: usize,
     slots: f64,
@@ -188,7 +189,7 @@ impl Objective for Slots {
 }
 
 impl Slots {
-    /// Per row the mean over what its head predicts of `(μ − e)² + σ² − entropy · H`, weighed by the row's tokens, summed.
+    /// Sum over sequences of their learnt tokens times the mean of `(μ − e)² + σ² − entropy · H` over predicted slots and width.
     fn head_loss(
         &self,
         model: &Decoder,
@@ -196,7 +197,7 @@ impl Slots {
         losses: &Learnt,
         predicted: &[PredictedSlot],
     ) -> Result<Tensor<1>> {
-        let head = model.heads.latent.as_ref().context("CoLaR learns with a latent head, and the model has none")?;
+        let head = model.heads.latent.as_ref().context("CoLaR needs a latent head, but the model has none")?;
         let tokens: Vec<&[u32]> = predicted.iter().map(|p| p.tokens).collect();
         let before: Vec<(usize, usize)> = predicted.iter().map(|p| p.before).collect();
         let gold = f32s(compressed(model, &tokens)?.detach() / head.scale.val().detach().unsqueeze());
@@ -216,15 +217,15 @@ fn f32s<const R: usize>(x: Tensor<R>) -> Tensor<R> {
     x.cast(FloatDType::F32)
 }
 
-/// What the head predicts: tokens of which the sum over the root of their number is fed next.
+/// A target of the latent head: the next latent's input is the sum of these tokens' embeddings over √n.
 struct PredictedSlot<'a> {
-    /// `(row, position)` of the state that it is predicted from.
+    /// `(row, position)` of the state from which it is predicted.
     before: (usize, usize),
     tokens: &'a [u32],
 }
 
-/// The tokens to be learnt (the text's, then a token of each slot), and what the head predicts: each slot and, with `closing`, the
-/// token after the last.
+/// Targets of the language-model head (text, then one token per slot) and of the latent head (slots and, with `closing`, the token
+/// after the last one).
 fn learnt(rows: &[Row], latent: u32, closing: bool) -> (Vec<Target>, Vec<PredictedSlot<'_>>) {
     let mut learnt = targets(rows, latent);
     let mut predicted = vec![];
@@ -256,7 +257,7 @@ fn compressed(model: &Decoder, slots: &[&[u32]]) -> Result<Tensor<2>> {
     Ok(ops::matmul(weights, embedded).squeeze_dim::<2>(1))
 }
 
-/// Known slots at latent positions, as training feeds them.
+/// Feeds the known slots at latent positions, as in training.
 struct Gold<'a> {
     rows: &'a [Row],
 }

@@ -15,7 +15,7 @@ settings! {
         pub batch: usize = 32 => Count(1, BATCH),
         pub learning_rate: f64 = 1e-3 => Positive,
         pub warmup: usize = 50 => Count(0, STEPS),
-        /// The annotator is the model at the first 25-step window with this token accuracy: a converged one has no
+        /// The annotator is the model at the first 25-step window with this token accuracy, because a converged model has no
         /// entropy left. 0: the finished model.
         pub annotator_accuracy: f64 = 0.0 => Share,
     }
@@ -79,7 +79,7 @@ impl Stage {
         &[("k", Count(0, POSITIONS)), ("steps", Count(0, STEPS)), ("epochs", NotNegative), ("c", Positive)];
 
     /// # Errors
-    /// A stage with both `steps` and `epochs`, or neither; one that comes again after another, whose checkpoint would be replaced.
+    /// A stage with both `steps` and `epochs`, or neither; one that repeats a non-adjacent earlier one and would replace its checkpoint.
     pub(crate) fn check(key: &str, stages: &[Self]) -> Result<()> {
         for (i, stage) in stages.iter().enumerate() {
             ensure!(
@@ -90,7 +90,7 @@ impl Stage {
             );
             let same = |other: &Self| (other.k, other.c) == (stage.k, stage.c);
             let again = i > 0 && !same(&stages[i - 1]) && stages[..i].iter().any(same);
-            ensure!(!again, "{key}.stages[{i}]: the stage k = {} comes again after another stage", stage.k);
+            ensure!(!again, "{key}.stages[{i}]: k = {} repeats an earlier stage and replaces its checkpoint", stage.k);
         }
         Ok(())
     }
@@ -107,7 +107,7 @@ settings! {
         pub k_max: usize = 8 => Count(1, POSITIONS),
         pub suffix: Suffix = Suffix::KeepSuffix => Typed,
         pub schedule: Schedule = Schedule::Parallel => Typed,
-        /// Probability that a sample's k is drawn uniformly instead.
+        /// Probability that a sample's k is drawn uniformly from 0 to the last stage's.
         pub smoothing: f64 = 0.1 => Share,
         /// Share of tagged spans that keep their text.
         pub keep_text: f64 = 0.0 => Share,

@@ -26,7 +26,7 @@ rows! {
         pub lost: Option<usize> => "count": "problems right in the normal run and wrong here; of several draws in more than half",
         pub gained: Option<usize> => "count": "problems wrong in the normal run and right here; of several draws in more than half",
         pub p_value: Option<f64> => "probability": "exact test (McNemar; of several draws sign flips) against no difference",
-        pub p_holm: Option<f64> => "probability": "the p-value, Holm-adjusted over the comparisons of the experiment",
+        pub p_holm: Option<f64> => "probability": "the p-value, Holm-adjusted over the comparisons of the experiment, or of one form, mode and gradient where rows have them",
     }
 }
 
@@ -42,8 +42,8 @@ rows! {
         pub latent_calls: Option<Estimate> => AccuracyRow,
         pub switch_rate: Estimate => AccuracyRow,
         /// At the emitted `<swi>`; absent if there is none.
-        pub entropy: Option<Estimate> => "nats": "of the next-token distribution",
-        pub p_swi: Option<Estimate> => "probability": "of `<swi>` as the next token",
+        pub entropy: Option<Estimate> => "nats": "of the next-token distribution; of text without the tokens that cannot be drawn there, `<latent>` and `</swi>`",
+        pub p_swi: Option<Estimate> => "probability": "of `<swi>` as the next token, in the distribution of `entropy`",
         pub first_swi: Option<Estimate> => "share": "of the response's visible tokens, those before the first `<swi>`",
         pub truncated: Estimate => AccuracyRow,
     }

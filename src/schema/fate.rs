@@ -11,7 +11,7 @@ use crate::stats::{Bootstrap, Estimate, mean_of_runs, spearman};
 rows! {
     /// One checkpoint of a run.
     pub struct FateRow {
-        pub replay: String => "name": "how Switch-GRPO reads its rollouts again: segmented, text_graph or full_bptt",
+        pub replay: String => "name": "how Switch-GRPO replays its rollouts: segmented, text_graph or full_bptt",
         pub budget: usize => AdaptiveRow,
         pub from_step: usize => "steps": "of the last stage of phase 2, after which reinforcement learning began",
         pub seed: u64 => Identity,
@@ -89,8 +89,8 @@ pub fn runs<'a>(
     compared: ComparisonPoint,
     (mode, budget): (&str, usize),
 ) -> Result<Vec<[&'a FateRow; 2]>> {
-    let here = |row: &&FateRow| row.of == FateRow::STEPS && row.replay == mode && row.budget == budget;
-    let mut starts: Vec<&FateRow> = rows.iter().filter(here).filter(|row| row.step == 0).collect();
+    let in_primary = |row: &&FateRow| row.of == FateRow::STEPS && row.replay == mode && row.budget == budget;
+    let mut starts: Vec<&FateRow> = rows.iter().filter(in_primary).filter(|row| row.step == 0).collect();
     starts.sort_by_key(|row| row.seed);
     ensure!(!starts.is_empty(), "{mode}, budget {budget}: no runs");
     let ends = |row: &&FateRow| match compared {
@@ -98,7 +98,7 @@ pub fn runs<'a>(
         ComparisonPoint::AtEqualDistance => row.equal,
     };
     let run = |start: &'a FateRow| {
-        let end = rows.iter().filter(here).filter(ends).find(|row| row.seed == start.seed);
+        let end = rows.iter().filter(in_primary).filter(ends).find(|row| row.seed == start.seed);
         Ok([start, end.with_context(|| format!("{mode}, budget {budget}, seed {}: no end", start.seed))?])
     };
     starts.into_iter().map(run).collect()
@@ -111,7 +111,7 @@ pub fn fate_tests(rows: &[FateRow], compared: ComparisonPoint) -> Result<Vec<Fat
     let change = |[start, end]: &[&FateRow; 2], value: fn(&FateRow) -> f64| value(end) - value(start);
     let (without, with) = (runs(rows, compared, (frozen, small))?, runs(rows, compared, (full, small))?);
     let seeds = |runs: &[[&FateRow; 2]]| runs.iter().map(|[start, _]| start.seed).collect::<Vec<_>>();
-    ensure!(seeds(&without) == seeds(&with), "budget {small}: the modes have other seeds");
+    ensure!(seeds(&without) == seeds(&with), "budget {small}: the two modes have different seeds");
     let more = |of, name, value: fn(&FateRow) -> f64| {
         let values = with.iter().zip(&without).map(|(with, without)| change(with, value) - change(without, value));
         FateTest { of, name, values: values.collect() }
@@ -124,8 +124,8 @@ pub fn fate_tests(rows: &[FateRow], compared: ComparisonPoint) -> Result<Vec<Fat
         more("accuracy", "H3: accuracy, budget 30, full_bptt less segmented", |row| row.accuracy),
     ];
     if compared == ComparisonPoint::AtTheEnd {
-        let of_all = runs(rows, compared, (frozen, large))?;
-        let values = of_all.iter().map(|run| change(run, |row| row.switch_rate)).collect();
+        let large_budget = runs(rows, compared, (frozen, large))?;
+        let values = large_budget.iter().map(|run| change(run, |row| row.switch_rate)).collect();
         tests.push(FateTest { of: "switch_rate", name: "H4: switch rate, budget 80, segmented", values });
     }
     Ok(tests)
@@ -175,7 +175,7 @@ pub fn law(rows: &[FateRow], mode: &str) -> Result<Option<Law>> {
     if seeds.len() < 2 {
         return Ok(None);
     }
-    let of_seeds = |weights: &[u32]| {
+    let weighted = |weights: &[u32]| {
         let total = f64::from(weights.iter().sum::<u32>());
         let mean = |value: fn((f64, f64)) -> f64| -> Vec<f64> {
             let of = |cell: &FateCell| {
@@ -186,7 +186,7 @@ pub fn law(rows: &[FateRow], mode: &str) -> Result<Option<Law>> {
         };
         spearman(&mean(|run| run.0), &mean(|run| run.1))
     };
-    let correlation = Bootstrap::default().units(seeds.len(), of_seeds)?;
+    let correlation = Bootstrap::default().units(seeds.len(), weighted)?;
     let intercept = |seed: &u64| at_zero(&cells.iter().map(|cell| cell.runs[seed]).collect::<Vec<_>>());
     let intercepts = seeds.iter().map(intercept).collect();
     Ok(Some(Law { cells, seeds, correlation, intercepts }))

@@ -44,7 +44,7 @@ rows! {
             "of the stream: layers passed, 0 is the embedding, l the output of `blocks.{l-1}`; of a head or MLP: the number in its \
                 hook",
         pub positions: usize => EntropyRow,
-        pub entropy: Estimate => ResponseRow,
+        pub entropy: Estimate => "nats": "of the next-token distribution",
         pub p_exit: Estimate => PositionRow,
         pub exit_rank: Estimate => "rank from 1": "of `</swi>` in the lens' distribution",
         pub top: String => "JSON [[token, p], …]": "the most probable tokens, their mean probabilities",

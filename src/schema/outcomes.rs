@@ -43,7 +43,7 @@ rows! {
         pub identity: Identity,
         pub problem: usize => OutcomeRow,
         pub index: usize => "index from 0": "position of the response, latents included",
-        pub kind: PositionKind => EntropyRow,
+        pub kind: PositionKind => "name": "text, swi, latent, swi_end_sampled or swi_end_forced",
         pub id: u32 => "token id": "the token at the position",
         pub token: String => "text": "what the position adds to the response, or the token there",
         pub logprob: Option<f64> => EntropyRow,

@@ -13,7 +13,7 @@ rows! {
         pub head: usize => "index from 0": "attention head of the layer",
         pub position: usize => "index from 0": "position that looks, from the prompt's first token, latents included",
         /// Absent in the prompt.
-        pub kind: Option<PositionKind> => EntropyRow,
+        pub kind: Option<PositionKind> => PositionRow,
         pub token: String => PositionRow,
         /// Rounded to a millionth.
         pub weights: Vec<f64> => "JSON [share, …]": "attention to each position from 0 to this one; together 1",
@@ -28,9 +28,9 @@ rows! {
         pub problem: usize => OutcomeRow,
         pub layer: usize => LensRow,
         pub position: usize => "index from 0": "from the prompt's first token, latents included",
-        pub kind: Option<PositionKind> => EntropyRow,
+        pub kind: Option<PositionKind> => PositionRow,
         pub token: String => PositionRow,
         pub top: String => "JSON [[token, p], …]": "the most probable next tokens",
-        pub entropy: f64 => ResponseRow,
+        pub entropy: f64 => "nats": "of the next-token distribution",
     }
 }

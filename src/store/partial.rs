@@ -79,7 +79,7 @@ fn difference(a: &Value, b: &Value) -> Option<String> {
 fn path(folder: &Path, name: &str) -> Result<PathBuf> {
     ensure!(
         !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c)),
-        "rows need a file name of letters, digits, '-' and '_', got '{name}'"
+        "a file name of records must be letters, digits, '-' and '_', found '{name}'"
     );
     fs::create_dir_all(folder).with_context(|| format!("cannot make folder {}", folder.display()))?;
     Ok(folder.join(format!("{name}.rows.tmp")))

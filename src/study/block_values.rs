@@ -80,7 +80,7 @@ pub(crate) type Plan = BTreeMap<usize, Exchange>;
 /// One plan per draw: a block and a donor for each problem that has candidates.
 pub fn plan(sweep: &Sweep, study: &Study, arithmetic: &dyn Arithmetic, draws: usize) -> Result<Vec<Plan>> {
     let held = find_block_values(sweep, study)?;
-    ensure!(!held.is_empty(), "{}: no block of a correct answer has a known step", study.name);
+    ensure!(!held.is_empty(), "{}: no correct answer has a block with a known step (`steps` of a problem)", study.name);
     let mut values: BTreeMap<i64, Vec<BlockValue>> = BTreeMap::new();
     held.iter().for_each(|h| values.entry(h.value).or_default().push(*h));
     let mut plans = vec![];

@@ -136,7 +136,7 @@ fn undifferentiable_requests_are_errors() {
         let passage = Passage { row: &row, from, to };
         jacobians(&model, &HiddenState, passage, &point, together).expect_err("refused").to_string()
     };
-    assert!(refused(&[vec![3]], &[2], 4).contains("outside a row of 3"));
+    assert!(refused(&[vec![3]], &[2], 4).contains("position 3 is outside the sequence of 3"));
     assert!(refused(&[vec![]], &[2], 4).contains("no position"));
     assert!(refused(&[vec![0]], &[], 4).contains("no position"));
     assert!(refused(&[vec![0]], &[2], 0).contains("number of dimensions"));

@@ -184,10 +184,7 @@ impl Bench {
             "--grpo must be at least 2: one rollout has no advantage"
         );
         ensure!(self.lora != Some(0), "--lora must be at least 1");
-        ensure!(
-            self.lora.is_none() || self.train.or(self.grpo).is_some(),
-            "--lora is for --train and --grpo: name one"
-        );
+        ensure!(self.lora.is_none() || self.train.or(self.grpo).is_some(), "--lora needs --train or --grpo");
         ensure!(
             !self.training_only || self.train.or(self.grpo).is_some(),
             "--training-only leaves nothing to measure: name --train or --grpo"

@@ -86,7 +86,7 @@ fn safe_cell(s: &str) -> String {
 
 /// Applies `escape` outside of `` `code` ``, in which Markdown reads no entities and no backslashes. A backtick without a second one is text.
 fn outside_code(s: &str, escape: impl Fn(&str) -> String) -> String {
-    let line = letters::all(s).replace('\n', " ");
+    let line = letters::sanitize(s).replace('\n', " ");
     let parts: Vec<&str> = line.split('`').collect();
     let is_code = |at: usize| at % 2 == 1 && at + 1 < parts.len();
     let escaped =
@@ -171,7 +171,7 @@ impl Table {
 
 /// Escapes LaTeX commands and characters that pdfLaTeX does not know. `-` before a digit becomes a minus, `` `code` `` typewriter text.
 fn tex(text: &str) -> String {
-    let text = letters::all(text);
+    let text = letters::sanitize(text);
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
     let mut code = false;

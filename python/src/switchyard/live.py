@@ -37,7 +37,7 @@ class Lens:
     tokens: List[str]
     #: `[layer][position]`: tokens with their probabilities, the most probable first.
     layers: List[List[List[Tuple[str, float]]]]
-    #: Layer index of each entry of `layers`; a fitted lens may lack layers.
+    #: N of `blocks.N` whose output each entry of `layers` reads (`layer` in row files is one more); a fitted lens may lack layers.
     read: List[int]
 
     def top(self, layer, position=-1):

@@ -92,7 +92,7 @@ rows! {
         pub form: Form => DirectLogitRow,
         pub gradient: GradientAt => AttributionRow,
         pub mode: PatchMode => "name": "the patches that the gradient is compared with: denoise or noise",
-        pub cells: usize => "count": "nodes and places that were patched to compare with",
+        pub cells: usize => "count": "nodes and places that were patched to compare with, in two pairs or more",
         /// Spearman's ρ of predicted and true effects over the cells; the interval resamples pairs.
         pub rank_correlation: Estimate => "rho": "Spearman's, of the gradient's and the patches' effects over these cells",
         pub mean_miss: f64 => "share": "mean over the sampled cells of |gradient's effect − patch's effect|",

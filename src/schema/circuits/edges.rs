@@ -63,7 +63,7 @@ rows! {
         pub effect: Estimate => "share": "of the difference between clean and corrupt that these edges bring alone",
         pub extreme: Option<f64> => "share": "of random circuits the largest effect, of less_one the smallest",
         /// Of `less_one`: share of the edges without which the effect is smaller (the interval of `needed` lies above 0).
-        pub needed: Option<Estimate> => "share": "of the sampled edges without which the circuit's effect is smaller",
+        pub needed: Option<Estimate> => "share": "of the sampled edges without which the circuit's effect is smaller by an interval above 0",
     }
 }
 
@@ -80,7 +80,7 @@ rows! {
                 which it is tested",
         pub circuit: Option<Circuit> => "name": "as in circuits; absent of a single edge",
         /// Index of the set among those of its kind; for `less_one`, 0 is the whole circuit. For a single edge, its rank.
-        pub number: usize => "count": "which of several sets of edges; of an edge its rank",
+        pub number: usize => "count": "which of several sets of edges, of less_one 0 the whole circuit; of an edge its rank",
         pub edges: usize => "count": "edges of the set",
         pub rank: Option<usize> => "rank from 1": "of the edge, or of the edge that is missing, by the size of the score",
         pub of: usize => CircuitRow,

@@ -137,7 +137,7 @@ rows! {
         pub to: String => "name": "class of positions attended to",
         /// Blocks between them: 0 for the query's own or, from text, the last one before it; 2 stands for two or more. Absent
         /// where `to` is `prompt` or `text`.
-        pub back: Option<usize> => "blocks": "between the place and the read-out; 0 is the last",
+        pub back: Option<usize> => "blocks": "back from the attending position's block, or in text from the last one before it, which is 0; 2 is two or more",
         pub queries: usize => "count": "positions that see such a key",
         pub mass: Estimate => "share":
             "of the head's attention that goes there, mean over `queries`; weighted with them all classes make 1",

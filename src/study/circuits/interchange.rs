@@ -23,13 +23,13 @@ const ROWS: usize = 128;
 /// The exchanged subspace: orthonormal columns R, `[D, r]` in the model's float type: `h + R Rᵀ (h′ − h)`. `None`: the whole state.
 pub(crate) type Within = Option<Tensor<2>>;
 
-/// Sequences up to the position that decides their answer, with the prefix before one latent of each computed.
+/// Sequences that end at the position that decides the answer. The prefix before one latent of each is computed.
 pub(crate) struct Interchange<'a> {
     study: &'a Study,
-    rows: Vec<&'a Sequence>,
+    sequences: Vec<&'a Sequence>,
     /// The position of each sequence's exchanged state.
-    at: Vec<usize>,
-    before: Stream<'a>,
+    positions: Vec<usize>,
+    prefix: Stream<'a>,
 }
 
 /// A sequence's index and the state `[D]` that it receives.
@@ -37,42 +37,42 @@ pub(crate) type GivenState<'s> = (usize, &'s [f32]);
 
 impl<'a> Interchange<'a> {
     pub fn new(study: &'a Study, places: &[(&'a Sequence, usize)]) -> Result<Self> {
-        ensure!(!places.is_empty(), "no sequences to exchange states of");
-        let (rows, at): (Vec<&Sequence>, Vec<usize>) = places.iter().copied().unzip();
-        for (row, at) in places {
-            ensure!(row.is_latent(*at), "position {at} of row {} is not a latent step", row.row);
+        ensure!(!places.is_empty(), "no sequences to exchange states in");
+        let (sequences, positions): (Vec<&Sequence>, Vec<usize>) = places.iter().copied().unzip();
+        for (sequence, at) in places {
+            ensure!(sequence.is_latent(*at), "problem {}: position {at} is not a latent step", sequence.row);
         }
-        let names = rows.iter().map(|row| row.row).collect();
-        let mut before = Stream::new(&study.model, &study.reasoning.source, Gradient::Through, names);
-        let mut cursors = vec![0; rows.len()];
-        while cursors != at {
-            let next = |((row, cursor), at): ((&&Sequence, &mut usize), &usize)| next_piece(row, cursor, *at);
-            let pieces: Vec<Piece> = rows.iter().zip(&mut cursors).zip(&at).map(next).collect();
-            before.advance(&pieces, &mut Hooks::none())?;
+        let names = sequences.iter().map(|sequence| sequence.row).collect();
+        let mut prefix = Stream::new(&study.model, &study.reasoning.source, Gradient::Through, names);
+        let mut cursors = vec![0; sequences.len()];
+        while cursors != positions {
+            let next = |((sequence, cursor), at): ((&&Sequence, &mut usize), &usize)| next_piece(sequence, cursor, *at);
+            let pieces: Vec<Piece> = sequences.iter().zip(&mut cursors).zip(&positions).map(next).collect();
+            prefix.advance(&pieces, &mut Hooks::none())?;
         }
-        Ok(Self { study, rows, at, before })
+        Ok(Self { study, sequences, positions, prefix })
     }
 
     /// Final states `[n, D]` (after the final norm) of these sequences, with states exchanged at a point of the residual stream.
     pub fn finals(&self, point: HookPoint, given: &[GivenState], within: &Within) -> Result<Tensor<2>> {
-        let which: Vec<usize> = given.iter().map(|(row, _)| *row).collect();
-        let rows: Vec<&Sequence> = which.iter().map(|&row| self.rows[row]).collect();
-        let mut cursors: Vec<usize> = which.iter().map(|&row| self.at[row]).collect();
+        let which: Vec<usize> = given.iter().map(|(sequence, _)| *sequence).collect();
+        let sequences: Vec<&Sequence> = which.iter().map(|&i| self.sequences[i]).collect();
+        let mut cursors: Vec<usize> = which.iter().map(|&i| self.positions[i]).collect();
         let reached = Cell::new(false);
         let mut hooks = Hooks::none();
         hooks.replace(&HookSpec::all(point), self.study.model.layers.len(), |site, value| {
-            // The first wave begins with the exchanged latent of every row.
+            // The first forward begins at the exchanged latent of every sequence.
             if reached.replace(true) { Ok(value) } else { exchange_states(site, value, given, within) }
         })?;
-        let mut stream = self.before.keep(&which);
-        let mut running: Vec<usize> = (0..rows.len()).collect();
-        let mut finals: Vec<Option<Tensor<2>>> = vec![None; rows.len()];
+        let mut stream = self.prefix.keep(&which);
+        let mut running: Vec<usize> = (0..sequences.len()).collect();
+        let mut finals: Vec<Option<Tensor<2>>> = vec![None; sequences.len()];
         while !running.is_empty() {
-            let next = |&i: &usize| next_piece(rows[i], &mut cursors[i], rows[i].ids.len());
+            let next = |&i: &usize| next_piece(sequences[i], &mut cursors[i], sequences[i].ids.len());
             stream.advance(&running.iter().map(next).collect::<Vec<_>>(), &mut hooks)?;
-            // A finished row would be computed as padding.
+            // Finished sequences leave the batch: they would be computed as padding.
             let (going, ended): (Vec<usize>, Vec<usize>) =
-                (0..running.len()).partition(|&at| cursors[running[at]] < rows[running[at]].ids.len());
+                (0..running.len()).partition(|&at| cursors[running[at]] < sequences[running[at]].ids.len());
             for &at in &ended {
                 finals[running[at]] = stream.last().map(|last| last.clone().narrow(0, at, 1));
             }
@@ -82,9 +82,9 @@ impl<'a> Interchange<'a> {
             running = going.into_iter().map(|at| running[at]).collect();
         }
         drop(hooks);
-        ensure!(reached.get(), "`{point}` was never reached");
+        ensure!(reached.get(), "hook point `{point}` was never reached");
         let finals: Option<Vec<Tensor<2>>> = finals.into_iter().collect();
-        Ok(Tensor::cat(finals.context("rows without positions")?, 0))
+        Ok(Tensor::cat(finals.context("a sequence has no final state")?, 0))
     }
 
     /// The most probable token at the end of each sequence, without `masked`.
@@ -104,7 +104,7 @@ fn exchange_states(site: &Site, value: Activation, given: &[GivenState], within:
     let value = value.three()?;
     let [b, l, d] = value.dims();
     let firsts = site.places.iter().filter(|place| place.index == 0).count();
-    ensure!(firsts == b && b == given.len(), "{firsts} of {} rows are at the exchanged latent", given.len());
+    ensure!(firsts == b && b == given.len(), "{firsts} of {} sequences are at the exchanged latent", given.len());
     ensure!(given.iter().all(|(_, state)| state.len() == d), "an exchanged state does not have the stream's width {d}");
     let states: Vec<f32> = given.iter().flat_map(|(_, state)| state.iter().copied()).collect();
     let other = Tensor::<2>::from_data(TensorData::new(states, [b, d]), (&value.device(), value.dtype()));
@@ -126,9 +126,9 @@ mod tests {
     use crate::machine::Machine;
     use crate::study::ProblemChoice;
 
-    /// Rows leave a batch at their ends, some with more remaining latents than others.
+    /// Sequences leave a batch at their ends, some with more remaining latents than others.
     #[test]
-    fn rows_together_end_as_each_does_alone() {
+    fn a_batch_of_sequences_ends_as_each_does_alone() {
         let asked = ProblemChoice { problems: Some(24), ..ProblemChoice::default() };
         let study = Study::open_run(Path::new("fixtures/micro"), "sft", &asked, &Machine::default()).expect("micro");
         let sweep = study.sweep().expect("traces");

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Range;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{FloatDType, Tensor, TensorData};
 
 use super::patch::RowCapture;
@@ -50,9 +50,13 @@ pub fn jacobians(
 ) -> Result<RowJacobian> {
     let (width, length) = (model.config().hidden_size, passage.row.ids.len());
     ensure!(together > 0, "the number of dimensions per backward pass is 0");
-    ensure!(!passage.to.is_empty() && passage.from.iter().all(|g| !g.is_empty()), "no position to differentiate");
-    let beyond = passage.from.iter().flatten().chain(passage.to).find(|&&p| p >= length);
-    ensure!(beyond.is_none(), "position {beyond:?} lies outside a row of {length}");
+    ensure!(
+        !passage.to.is_empty() && passage.from.iter().all(|g| !g.is_empty()),
+        "the target or a source group has no position"
+    );
+    if let Some(p) = passage.from.iter().flatten().chain(passage.to).find(|&&p| p >= length) {
+        bail!("position {p} is outside the sequence of {length}");
+    }
     let mut out = RowJacobian::default();
     for (&point, group) in points.iter().flat_map(|point| (0..passage.from.len()).map(move |group| (point, group))) {
         out.jacobians.insert((point, group), vec![0.0; width * width]);

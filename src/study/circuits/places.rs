@@ -1,4 +1,4 @@
-//! Names of positions that pairs of sequences share, so that their cells can be averaged. Knows ids and steps.
+//! Names of positions that are comparable between pairs of sequences, so that effects can be averaged by name.
 
 use std::ops::Range;
 
@@ -9,17 +9,17 @@ use crate::nth::Nth;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
-    /// `source` (prompt positions where the two differ), `swi`, `latent[k]`, `swi_end`; in plain text `clause[k]`; `readout`, the last
-    /// position. k counts from 1. `position[i]`, from 0, if every position has its own.
+    /// `source` (prompt positions where clean and corrupt differ), `swi`, `latent[k]`, `swi_end`; in plain text `clause[k]`; `readout`
+    /// (the last position). k counts from 1. `position[i]`, from 0, if places are single positions ([`every_position`]).
     pub name: String,
-    /// Blocks (or clauses) between it and the readout, 0 for the last; `None` outside blocks.
+    /// Number of later blocks (or clauses); `None` outside blocks.
     pub back: Option<usize>,
 }
 
 /// A place and its positions in a sequence.
 pub(crate) type Placed = (Place, Vec<usize>);
 
-/// The places of a pair in the last `blocks` blocks, sorted by position.
+/// The places of a pair in order of position, inside blocks only those of the last `blocks` blocks.
 pub fn named_places(pair: &Pair, ids: SwitchIds, blocks: usize) -> Vec<Placed> {
     let row = &pair.clean;
     let last = row.ids.len() - 1;
@@ -31,7 +31,7 @@ pub fn named_places(pair: &Pair, ids: SwitchIds, blocks: usize) -> Vec<Placed> {
     for (name, block, position) in inside {
         let back = count - 1 - block;
         let place = Place { name, back: Some(back) };
-        // In a user's prompt a mark may occur twice in a block: one place of two positions.
+        // A user's prompt may repeat a marker in a block: one place with two positions.
         match out.iter_mut().find(|(other, _)| *other == place) {
             Some((_, positions)) => positions.push(position),
             None if back < blocks => out.push((place, vec![position])),
@@ -60,12 +60,12 @@ pub fn place_of_each(pair: &Pair, ids: SwitchIds, blocks: usize) -> Vec<Place> {
     out
 }
 
-/// Every position as a place of its number.
+/// One place per position, named by its index.
 pub fn every_position(pair: &Pair) -> Vec<Placed> {
     (0..pair.clean.ids.len()).map(|i| (Place { name: format!("position[{i}]"), back: None }, vec![i])).collect()
 }
 
-/// Name, block and position inside blocks.
+/// Name, block and position of each place in a block.
 fn block_places(pair: &Pair, ids: SwitchIds) -> Vec<(String, usize, usize)> {
     // In a user's prompt latents may occur before any `<swi>`: they count with the first block.
     let (mut begun, mut out) = (0_usize, vec![]);

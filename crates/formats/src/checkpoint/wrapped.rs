@@ -1,7 +1,7 @@
 //! State dicts of published latent reasoners: a causal model inside the authors' own module, with PEFT's LoRA factors next to its
 //! matrices, and extra heads. The layouts are those of the public code: Coconut's (`facebookresearch/coconut`: `base_causallm.`), CODI's
 //! (`zhenyi4/codi`: `codi.`, `prj.`) and SIM-CoT's over either (`InternLM/SIM-CoT`), whose auxiliary decoder is used only in training.
-//! iCoT's (`da03/Internalize_CoT_Step_by_Step`: `base_model.`) adds nothing.
+//! iCoT's (`da03/Internalize_CoT_Step_by_Step`: `base_model.`) has the model alone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ impl Wrapper {
         (self != Wrapper::Icot || !inner.starts_with("model.")).then_some(inner)
     }
 
-    /// Number of tokens that its code adds to the base's: a padding token and a latent one may be among them.
+    /// Number of tokens that the authors' code adds to the base's, such as padding and latent tokens.
     fn added(self) -> std::ops::RangeInclusive<usize> {
         if self == Wrapper::Icot { 0..=0 } else { 2..=4 }
     }
@@ -157,7 +157,7 @@ fn open(path: &Path) -> Result<Box<dyn Weights>> {
     }
 }
 
-/// The wrapped model's parameters by their own names; factors are merged on reading.
+/// The wrapped model's parameters by their names inside the wrapper; factors are merged on reading.
 struct WrappedWeights {
     file: Box<dyn Weights>,
     keys: BTreeMap<String, ParameterKey>,

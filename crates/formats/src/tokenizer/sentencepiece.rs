@@ -68,7 +68,7 @@ fn trainer(model: &mut SentencePieceModel, bytes: &[u8]) -> Result<()> {
         match field {
             3 => {
                 let kind = value.number()?;
-                ensure!(kind == 1 || kind == 2, "a SentencePiece model of words or characters is not supported");
+                ensure!(kind == 1 || kind == 2, "SentencePiece model type {kind}: expected 1 (unigram) or 2 (BPE)");
                 model.unigram = kind == 1;
             }
             35 => model.byte_fallback = value.number()? != 0,

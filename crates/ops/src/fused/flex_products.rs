@@ -213,8 +213,15 @@ impl Products for Flex {
 }
 
 impl CpuInference for Flex {
-    fn linear_stored_each<const P: usize>(x: FlexTensor, weights: [FrozenMatrix; P]) -> Vec<FlexTensor> {
-        stored_products(x, weights).into()
+    fn linear_stored_each(x: FlexTensor, weights: Vec<FrozenMatrix>) -> Vec<FlexTensor> {
+        let weights = match <[FrozenMatrix; 2]>::try_from(weights) {
+            Ok(two) => return stored_products(x, two).into(),
+            Err(weights) => weights,
+        };
+        match <[FrozenMatrix; 3]>::try_from(weights) {
+            Ok(three) => stored_products(x, three).into(),
+            Err(weights) => weights.into_iter().map(|weight| Self::linear_stored(x.clone(), weight)).collect(),
+        }
     }
 }
 

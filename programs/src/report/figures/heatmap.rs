@@ -1,4 +1,4 @@
-//! A grid of cells coloured by value. Knows a matrix and its names.
+//! A grid of cells coloured by value.
 
 use anyhow::{Result, ensure};
 use plotters::style::RGBColor;
@@ -59,7 +59,7 @@ impl HeatMap {
             }
         }
         scene.shapes.push(Shape::Frame { from: (left, top), to: (right, bottom), colour: INK });
-        // Every k-th name, so that neighbours do not overlap. Wide names of columns are upright, unless all are numbers.
+        // Every k-th label, so that labels do not overlap. Wide column labels are rotated, unless all are numbers.
         let every = |room: f64, need: f64| ((need / room).ceil() as usize).max(1);
         for (r, name) in self.rows.iter().enumerate().step_by(every(dy, TICK)) {
             scene.text((left - 10.0, top + (r as f64 + 0.5) * dy), name, TICK, false, Anchor::Right);

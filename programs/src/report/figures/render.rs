@@ -32,7 +32,7 @@ pub(super) fn svg(scene: &Scene, title: &str, description: &str) -> Result<Strin
         draw(scene, area, Backend { scale: 1.0, sink: 0.07 })?;
     }
     let family = |name: &str| format!("font-family=\"{name}\"");
-    let plain = |text: &str| letters::all(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let plain = |text: &str| letters::sanitize(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let mut head = format!(">\n<title>{}</title>", plain(title));
     if !description.is_empty() {
         head += &format!("\n<desc>{}</desc>", plain(description));

@@ -59,7 +59,7 @@ impl Scene {
     /// A line of text in the ink colour.
     pub(super) fn text(&mut self, at: At, text: &str, height: f64, bold: bool, anchor: Anchor) {
         let colour = super::style::INK;
-        self.shapes.push(Shape::Text { at, text: letters::all(text), height, bold, anchor, colour });
+        self.shapes.push(Shape::Text { at, text: letters::sanitize(text), height, bold, anchor, colour });
     }
 
     /// Draws the name of an axis, smaller if it would exceed its room.

@@ -1,4 +1,4 @@
-//! The page of `probe explore`: the parts of the laboratory, with this program instead of `decoder.js`.
+//! The page of `probe explore`: a report's laboratory, computed by this program instead of `decoder.js`.
 
 use crate::report::figures::fonts::font_face_css;
 use crate::report::page::{self, escape::text};

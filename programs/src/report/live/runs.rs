@@ -14,7 +14,7 @@ use switchyard::store::sha256;
 use switchyard::tasks::{Split, Task};
 use switchyard::text::Template;
 
-/// A run of `train` with the checkpoints that can be run.
+/// A run of `train` with the checkpoints that a browser can run.
 pub(super) struct Run {
     pub name: String,
     /// Its path in commands.
@@ -22,7 +22,7 @@ pub(super) struct Run {
     pub tokenizer: Value,
     /// Text before a question.
     pub prefix: String,
-    /// Modulus of arithmetic, if its problems are chains.
+    /// Modulus of the task `chains`.
     pub modulus: Option<u32>,
     pub problems: Vec<String>,
     pub answers: Vec<String>,
@@ -45,29 +45,30 @@ const MOST: usize = 5_000_000;
 
 const FAMILIES: [&str; 5] = ["qwen3", "qwen2", "llama", "gemma", "mistral"];
 
-/// The runs of a folder's records, and why other checkpoints are not included. An unreadable checkpoint does not make a page fail.
+/// The runs of a folder's records, and why other checkpoints, such as unreadable ones, are left out.
 pub(super) fn runs(folder: &Folder) -> (Vec<Run>, Vec<String>) {
     let (mut runs, mut left_out): (Vec<Run>, Vec<String>) = (vec![], vec![]);
-    let made_from = made_from(folder);
-    // The most compared models come first: they run if there is room for only some.
+    let hashes = weight_hashes(folder);
+    // Phases of the main comparison come first: a page may have room for only some.
     let mut names = folder.models();
     let roles = [&folder.sft, &folder.grpo];
     names.sort_by_key(|name| !name.rsplit_once('/').is_some_and(|(_, phase)| roles.iter().any(|role| *role == phase)));
     for name in names {
-        let (Some((run, phase)), Some(hash)) = (name.split_once('/'), made_from.get(name)) else { continue };
+        let (Some((run, phase)), Some(hash)) = (name.split_once('/'), hashes.get(name)) else { continue };
         let named = [run, phase].into_iter().all(is_name);
-        let Some(place) = places(folder, run).into_iter().find(|place| named && weights_of(place, phase).is_file())
+        let Some(place) =
+            candidate_folders(folder, run).into_iter().find(|place| named && weights_of(place, phase).is_file())
         else {
             continue;
         };
         let known = runs.iter().position(|known| known.name == run);
         let found = model(&place, phase, hash).and_then(|model| {
-            let opened = if known.is_none() { Some(opened(run, &place, phase)?) } else { None };
-            Ok((model, opened))
+            let new = if known.is_none() { Some(read_run(run, &place, phase)?) } else { None };
+            Ok((model, new))
         });
         match (found, known) {
             (Ok((model, None)), Some(at)) => runs[at].models.push(model),
-            (Ok((model, opened)), _) => runs.extend(opened.map(|run| Run { models: vec![model], ..run })),
+            (Ok((model, new)), _) => runs.extend(new.map(|run| Run { models: vec![model], ..run })),
             (Err(why), _) => left_out.push(format!("{name} does not run in the page: {why:#}")),
         }
     }
@@ -80,24 +81,24 @@ fn is_name(part: &str) -> bool {
     matches!((components.next(), components.next()), (Some(Component::Normal(_)), None))
 }
 
-/// Hash of the weights by checkpoint, from the manifest; excludes checkpoints with an adapter, which change their weights.
-fn made_from(folder: &Folder) -> BTreeMap<String, String> {
+/// Hash of the weights by checkpoint, from the manifest, without checkpoints whose weights an adapter changes.
+fn weight_hashes(folder: &Folder) -> BTreeMap<String, String> {
     let entries = folder.manifest.as_ref().and_then(Value::as_object).into_iter().flatten();
-    let told = entries.filter_map(|(_, entry)| {
+    let hashes = entries.filter_map(|(_, entry)| {
         let setup = entry.get("setup")?;
         let plain = setup.get("adapter").is_none_or(Value::is_null);
         Some((setup.get("checkpoint")?.as_str()?.to_owned(), setup.get("weights")?.as_str()?.to_owned()))
             .filter(|_| plain)
     });
-    told.collect()
+    hashes.collect()
 }
 
-/// Candidate folders of a run: the folder of records itself, its parent, and those of `train` and this repository.
-fn places(folder: &Folder, run: &str) -> Vec<PathBuf> {
-    let beside = folder.path.join("..").join("..").join("fixtures").join(run);
-    let around = folder.path.parent().map(Path::to_path_buf);
-    let kept = ["runs", "fixtures"].map(|room| Path::new(room).join(run));
-    [folder.path.clone()].into_iter().chain(around).chain(kept).chain([beside]).collect()
+/// Candidate folders of a run: the folder of records, its parent, and those of `train` and this repository.
+fn candidate_folders(folder: &Folder, run: &str) -> Vec<PathBuf> {
+    let fixtures = folder.path.join("..").join("..").join("fixtures").join(run);
+    let parent = folder.path.parent().map(Path::to_path_buf);
+    let working = ["runs", "fixtures"].map(|name| Path::new(name).join(run));
+    [folder.path.clone()].into_iter().chain(parent).chain(working).chain([fixtures]).collect()
 }
 
 fn weights_of(run: &Path, phase: &str) -> PathBuf {
@@ -119,12 +120,12 @@ fn model(run: &Path, phase: &str, hash: &str) -> Result<Model> {
     let reasoning = json(&checkpoint.join("reasoning.json"))?;
     let source = reasoning.as_ref().and_then(|r| r["source"]["kind"].as_str()).unwrap_or_default();
     ensure!(!["projection", "latent_head"].contains(&source), "its latents pass through a separate head ({source})");
-    let stop = stops(&checkpoint, &config)?;
+    let stop = stop_ids(&checkpoint, &config)?;
     Ok(Model { phase: phase.to_owned(), weights, config, reasoning, stop })
 }
 
-/// Reads the problems of a run with a generated task in words.
-fn opened(name: &str, path: &Path, phase: &str) -> Result<Run> {
+/// Reads a run whose task is generated with template `words`; `models` is empty.
+fn read_run(name: &str, path: &Path, phase: &str) -> Result<Run> {
     let recipe = path.join("recipe.toml");
     let text = read_text(&recipe).with_context(|| format!("{}: cannot read", recipe.display()))?;
     let recipe: toml::Value = toml::from_str(&text).with_context(|| format!("{}: not a recipe", recipe.display()))?;
@@ -153,8 +154,8 @@ fn opened(name: &str, path: &Path, phase: &str) -> Result<Run> {
     })
 }
 
-/// Ids that end a generation, from the files that name them.
-fn stops(checkpoint: &Path, config: &Value) -> Result<Vec<Value>> {
+/// Token ids that end a generation, from config.json and generation_config.json.
+fn stop_ids(checkpoint: &Path, config: &Value) -> Result<Vec<Value>> {
     let generation = json(&checkpoint.join("generation_config.json"))?.unwrap_or_default();
     let named = [config, &generation].map(|file| file["eos_token_id"].clone());
     let ids = named.into_iter().flat_map(|ids| if let Value::Array(ids) = ids { ids } else { vec![ids] });
@@ -167,7 +168,7 @@ fn stops(checkpoint: &Path, config: &Value) -> Result<Vec<Value>> {
     Ok(stops)
 }
 
-/// A JSON file; `None` if there is none.
+/// Reads a JSON file; `None` if it does not exist.
 fn json(file: &Path) -> Result<Option<Value>> {
     if !file.is_file() {
         return Ok(None);

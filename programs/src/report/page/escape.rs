@@ -1,6 +1,6 @@
 //! Escapes text for HTML.
 
-use crate::report::letters::harmless;
+use crate::report::letters::sanitize_char;
 
 /// Safe between tags and inside quoted attributes.
 pub(in crate::report) fn text(raw: &str) -> String {
@@ -12,7 +12,7 @@ pub(in crate::report) fn text(raw: &str) -> String {
             '>' => out += "&gt;",
             '"' => out += "&quot;",
             '\'' => out += "&#39;",
-            c => out.push(harmless(c)),
+            c => out.push(sanitize_char(c)),
         }
     }
     out

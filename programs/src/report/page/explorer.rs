@@ -1,5 +1,5 @@
-//! The prompt explorer: every layer's prediction at every token of a problem, and every head's attention. Knows the records of `token_lens` and
-//! `patterns`. CSS selects the enlarged head; the script adds the value under the pointer.
+//! The prompt explorer: every layer's prediction at every token of a problem, and every head's attention, from the records of `token_lens`
+//! and `patterns`. CSS selects the enlarged head; the script adds the value under the pointer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -35,10 +35,10 @@ pub(super) fn html(folder: &Folder, id: &str) -> (String, usize) {
         let mut sides = String::new();
         for checkpoint in &checkpoints {
             let key = format!("{id}-{}-{problem}", super::plain(checkpoint));
-            let said = lens_grid(folder.rows::<TokenLensRow>(checkpoint), *problem);
-            let looks = patterns_of(folder.rows::<PatternRow>(checkpoint), *problem, &key, &mut room);
-            if !(said.is_empty() && looks.is_empty()) {
-                let _ = write!(sides, "<div class=\"side\"><h3>{}</h3>{said}{looks}</div>", text(&called(checkpoint)));
+            let grid = lens_grid(folder.rows::<TokenLensRow>(checkpoint), *problem);
+            let heads = patterns_of(folder.rows::<PatternRow>(checkpoint), *problem, &key, &mut room);
+            if !(grid.is_empty() && heads.is_empty()) {
+                let _ = write!(sides, "<div class=\"side\"><h3>{}</h3>{grid}{heads}</div>", text(&called(checkpoint)));
             }
         }
         let _ = write!(
@@ -97,8 +97,9 @@ fn lens_grid(rows: &[TokenLensRow], problem: usize) -> String {
 
 fn cell(name: &str, row: &TokenLensRow) -> String {
     let top = pairs(&row.top);
-    let said: Vec<String> = top.iter().map(|(word, p)| format!("{} {p:.2}", word.trim())).collect();
-    let tip = format!("{name} · {} would say {} · entropy {:.2}", stream_name(row.layer), said.join(", "), row.entropy);
+    let words: Vec<String> = top.iter().map(|(word, p)| format!("{} {p:.2}", word.trim())).collect();
+    let tip =
+        format!("{name} · {} would say {} · entropy {:.2}", stream_name(row.layer), words.join(", "), row.entropy);
     let sure = 1.0 - (row.entropy / UNSURE).clamp(0.0, 1.0);
     let word = top.first().map_or_else(String::new, |(word, _)| token(word));
     format!("<td class=\"p\" tabindex=\"0\" style=\"--s:{sure:.2}\" title=\"{}\">{word}</td>", text(&tip))
@@ -138,12 +139,12 @@ fn patterns_of(rows: &[PatternRow], problem: usize, key: &str, room: &mut usize)
             picture.large(layers + 1)
         );
     }
-    let said: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
-    let said = serde_json::to_string(&said).unwrap_or_default();
+    let labels: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
+    let labels = serde_json::to_string(&labels).unwrap_or_default();
     format!(
         "<h4>Where each head looks</h4><div class=\"heads\" role=\"radiogroup\" aria-label=\"Head that is shown large\" style=\"--n:{across}\" \
          data-names=\"{}\">\n{out}</div>",
-        text(&said)
+        text(&labels)
     )
 }
 

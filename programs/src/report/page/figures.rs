@@ -1,4 +1,4 @@
-//! Inline figures, and missing ones. Treats SVG as text of our own renderer.
+//! Inline figures, and a list of those that were not drawn.
 
 use std::fmt::Write;
 
@@ -43,15 +43,15 @@ pub(super) fn html(paper: &Paper, r: &Rendering<'_>, recipes: &[(&'static str, E
 }
 
 /// Height of a figure's caption and note, relative to its width.
-const WORDS: f64 = 0.17;
+const CAPTION_HEIGHT: f64 = 0.17;
 
 /// A figure's height on the page, in units of its width.
 fn height(svg: &str) -> f64 {
     let side = |key: &str| svg.split(key).nth(1).and_then(|rest| rest.split('"').next()?.parse::<f64>().ok());
-    WORDS + side(" height=\"").unwrap_or(1.0) / side(" width=\"").unwrap_or(1.0)
+    CAPTION_HEIGHT + side(" height=\"").unwrap_or(1.0) / side(" width=\"").unwrap_or(1.0)
 }
 
-/// Distributes figures over two columns of similar height, in order within a column: the highest first.
+/// Splits figures into two columns of similar height, greedily from the tallest; each column keeps their order.
 fn balanced(heights: &[f64]) -> [Vec<usize>; 2] {
     let mut falling: Vec<usize> = (0..heights.len()).collect();
     falling.sort_by(|a, b| heights[*b].total_cmp(&heights[*a]));

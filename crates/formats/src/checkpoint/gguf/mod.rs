@@ -28,7 +28,7 @@ use switchyard_ops::stored::{Format, StoredMatrix};
 pub(super) use write::write_q8_0;
 
 pub struct GgufFile {
-    /// The file that was named, and the further parts of its model.
+    /// The opened file, then the other parts of a split model.
     paths: Vec<PathBuf>,
     maps: Vec<Mmap>,
     meta: BTreeMap<String, Value>,
@@ -67,7 +67,7 @@ impl GgufFile {
         &self.config
     }
 
-    /// The text side in the metadata, equal to the Hugging Face one it was converted from; `None` if there is none.
+    /// Tokenizer and templates, equal to those of the Hugging Face model; `None` if the metadata have no tokenizer.
     pub fn text_side(&self) -> Result<Option<TextSide>> {
         tokenizer::build(&self.keys(&self.origin()))
     }
@@ -103,7 +103,7 @@ impl GgufFile {
         settings::Keys { origin, meta: &self.meta }
     }
 
-    /// A tensor, and the offset of its rows in the file.
+    /// A tensor, and the map from a row to the row at which it is stored.
     fn find(&self, name: &str) -> Result<(&Info, impl Fn(usize) -> usize + Sync + use<>)> {
         let origin = self.path().display();
         let info = self.tensors.get(name).ok_or_else(|| anyhow!("{origin}: no tensor for `{name}`"))?;
@@ -118,7 +118,7 @@ impl GgufFile {
         Ok((info, move |row| dh.map_or(row, |dh| stored_row(row, dh))))
     }
 
-    /// Heads whose rows are interleaved in this tensor, if any.
+    /// Number of heads of a tensor whose rows are interleaved.
     fn permuted_heads(&self, name: &str) -> Option<usize> {
         if !self.config.family.gguf.interleaved {
             return None;
@@ -136,7 +136,7 @@ impl GgufFile {
 /// Divisors of the rotary frequencies (llama3 scaling), stored as a tensor.
 const ROPE_FREQS: &str = "rope_freqs.weight";
 
-/// Tensors outside the blocks: llama.cpp's name, and Hugging Face's.
+/// Tensors outside the layers: llama.cpp's name and Hugging Face's.
 const OUTSIDE: [(&str, &str); 5] = [
     ("token_embd.weight", EMBED),
     ("position_embd.weight", POSITIONS),
@@ -145,8 +145,8 @@ const OUTSIDE: [(&str, &str); 5] = [
     ("output.weight", HEAD),
 ];
 
-/// Tensors of a block: `blk.0.<first>.weight` is `model.layers.0.<second>.weight`, and biases likewise.
-const IN_BLOCK: [(&str, &str); 11] = [
+/// Tensors of a layer: `blk.0.<first>.weight` is `model.layers.0.<second>.weight`, and biases likewise.
+const IN_LAYER: [(&str, &str); 11] = [
     ("attn_qkv", FUSED),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -163,13 +163,13 @@ const IN_BLOCK: [(&str, &str); 11] = [
 /// The norms before and after attention, before and after the feed-forward: as in [`NormPlace::names`](crate::config::NormPlace::names).
 const NORMS: [&str; 4] = ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"];
 
-/// llama.cpp's name of a module of a block, and Hugging Face's.
-fn in_block(family: Family) -> impl Iterator<Item = (&'static str, &'static str)> {
+/// llama.cpp's name of a module of a layer, and Hugging Face's.
+fn in_layer(family: Family) -> impl Iterator<Item = (&'static str, &'static str)> {
     let norms = NORMS.into_iter().zip(family.norm_place.names());
-    IN_BLOCK.into_iter().chain(norms.filter_map(|(gguf, hf)| Some((gguf, hf?))))
+    IN_LAYER.into_iter().chain(norms.filter_map(|(gguf, hf)| Some((gguf, hf?))))
 }
 
-/// The experts' matrices of a block: one tensor `[E, out, in]` for all experts.
+/// The experts' matrices of a layer: one tensor `[E, out, in]` for all experts.
 const STACKED: [(&str, &str); 3] =
     [("ffn_gate_exps", "gate_proj.weight"), ("ffn_up_exps", "up_proj.weight"), ("ffn_down_exps", "down_proj.weight")];
 
@@ -185,7 +185,7 @@ fn layer_number(text: &str) -> Option<usize> {
     text.parse::<usize>().ok().filter(|number| number.to_string() == text)
 }
 
-/// Each expert's matrix; they are contiguous.
+/// The matrix of each expert: contiguous slices of the stacked tensor.
 fn split_experts(info: &Info, count: usize) -> Result<Vec<Info>> {
     let &[experts, rows, width] = &info.shape[..] else {
         bail!("must have three axes (expert, row, column), found {:?}", info.shape)
@@ -199,7 +199,7 @@ fn split_experts(info: &Info, count: usize) -> Result<Vec<Info>> {
     Ok((0..experts).map(one).collect())
 }
 
-/// Tensors of a block with a bias, in a family where q, k and v have one.
+/// Tensors with a bias in a family with `qkv_bias`.
 const BIASED: [&str; 3] = ["attn_q", "attn_k", "attn_v"];
 
 /// llama.cpp's name to Hugging Face's; `None` for a tensor that the family does not have.
@@ -212,7 +212,7 @@ fn hf_name(family: Family, name: &str) -> Option<String> {
     let (part, kind) = part.split_once('.')?;
     let has_bias = family.other_biases || family.qkv_bias && BIASED.contains(&part);
     let has = kind == "weight" || kind == "bias" && has_bias;
-    let (_, hf) = in_block(family).find(|(gguf, _)| has && *gguf == part)?;
+    let (_, hf) = in_layer(family).find(|(gguf, _)| has && *gguf == part)?;
     Some(format!("model.layers.{layer}.{hf}.{kind}"))
 }
 
@@ -223,7 +223,7 @@ fn gguf_name(family: Family, name: &str) -> Option<String> {
     }
     let (layer, part) = name.strip_prefix("model.layers.")?.split_once('.')?;
     let (part, kind) = part.rsplit_once('.')?;
-    let (gguf, _) = in_block(family).find(|(_, hf)| *hf == part)?;
+    let (gguf, _) = in_layer(family).find(|(_, hf)| *hf == part)?;
     Some(format!("blk.{layer}.{gguf}.{kind}"))
 }
 
@@ -261,9 +261,9 @@ impl Weights for Arc<GgufFile> {
         let (&[rows, width], true) = (&info.shape[..], floats || info.kind != Format::F32) else { return Ok(None) };
         let Some(row_bytes) = info.kind.row_bytes(width) else { return Ok(None) };
         let map = &self.maps[info.part];
-        let held = &map[info.range.clone()];
-        let mut bytes = Vec::with_capacity(held.len());
-        (0..rows).for_each(|row| bytes.extend_from_slice(&held[source(row) * row_bytes..][..row_bytes]));
+        let stored = &map[info.range.clone()];
+        let mut bytes = Vec::with_capacity(stored.len());
+        (0..rows).for_each(|row| bytes.extend_from_slice(&stored[source(row) * row_bytes..][..row_bytes]));
         release(map, &info.range);
         StoredMatrix::new(info.kind, [rows, width], bytes).map(Some)
     }
@@ -277,7 +277,7 @@ impl Weights for Arc<GgufFile> {
 mod tests {
     /// llama.cpp stores `reshape(heads, 2, dh / 2).swap(1, 2)`: for dh = 4, rows 0 1 2 3 are stored as 0 2 1 3.
     #[test]
-    fn halves_are_taken_apart_again() {
+    fn the_halves_of_a_head_are_interleaved() {
         let rows: Vec<usize> = (0..8).map(|r| super::stored_row(r, 4)).collect();
         assert_eq!(rows, [0, 2, 1, 3, 4, 6, 5, 7]);
         let rows: Vec<usize> = (0..6).map(|r| super::stored_row(r, 6)).collect();

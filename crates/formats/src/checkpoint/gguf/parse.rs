@@ -1,5 +1,5 @@
-//! The GGUF container, versions 2 and 3: metadata and the table of tensors, every length checked against the file
-//! before it is believed. Layout: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+//! The GGUF container, versions 2 and 3: metadata and the table of tensors. Every length is checked against the
+//! file before it is used. Layout: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use super::quant;
 use crate::guard;
 use switchyard_ops::stored::Format;
 
-/// A metadata value. Numbers of all widths, and booleans (0 or 1), are one kind: readers request what they need.
+/// A metadata value. All numbers but f32, and booleans (0 or 1), are [`Value::Number`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     Number(f64),
@@ -21,7 +21,7 @@ pub enum Value {
     Texts(Vec<String>),
 }
 
-/// A tensor's place. `shape` is in PyTorch's order: the file's is reversed, fastest axis first.
+/// Location of a tensor. `shape` is in PyTorch's order; the file stores the fastest axis first.
 #[derive(Clone, Debug)]
 pub struct Info {
     pub shape: Vec<usize>,
@@ -43,17 +43,18 @@ const MOST_TENSORS: u64 = 1 << 20;
 const MOST_VALUES: usize = 1 << 23;
 const MOST_TEXT: usize = 1 << 26;
 
-/// Parses the head of a file. `bytes` is the whole file, so that the ranges of tensors can be checked.
+/// Parses metadata and tensor table. `bytes` is the whole file, so that tensor ranges can be checked.
 pub fn parse(bytes: &[u8]) -> Result<Contents> {
     ensure!(bytes.starts_with(b"GGUF"), "not a GGUF file: expected it to begin with \"GGUF\"{}", recognise(bytes));
     let mut at = Cursor { bytes, pos: 4, listed: 0 };
     let version = at.u32()?;
-    ensure!(version.swap_bytes() > 3, "a big-endian file: convert it with gguf-py's gguf_convert_endian.py");
+    let big_endian = matches!(version.swap_bytes(), 1..=3);
+    ensure!(!big_endian, "a big-endian file: convert it with gguf-py's gguf_convert_endian.py");
     ensure!(matches!(version, 2 | 3), "GGUF version {version} is not supported: expected 2 or 3");
     let tensors = at.u64()?;
     let keys = at.u64()?;
-    ensure!(tensors <= MOST_TENSORS, "names {tensors} tensors: at most {MOST_TENSORS} are read");
-    ensure!(keys <= MOST_KEYS, "names {keys} keys of metadata: at most {MOST_KEYS} are read");
+    ensure!(tensors <= MOST_TENSORS, "has {tensors} tensors: at most {MOST_TENSORS} are read");
+    ensure!(keys <= MOST_KEYS, "has {keys} metadata keys: at most {MOST_KEYS} are read");
     let mut meta = BTreeMap::new();
     for _ in 0..keys {
         let key = at.text()?;
@@ -87,7 +88,7 @@ pub fn parse(bytes: &[u8]) -> Result<Contents> {
     Ok(Contents { meta, tensors: table })
 }
 
-/// Names the kind of a file that does not begin like a GGUF.
+/// Describes a file without the GGUF magic number.
 fn recognise(bytes: &[u8]) -> String {
     let begins = |mark: &[u8]| bytes.starts_with(mark);
     let ggml = [&b"ggml"[..], b"lmgg", b"ggjt", b"tjgg", b"ggmf", b"fmgg", b"ggla", b"algg"];
@@ -125,7 +126,7 @@ impl RawInfo {
         let shape = &self.shape;
         ensure!(!shape.contains(&0), "shape {shape:?} has an empty axis");
         let row = kind.row_bytes(width).ok_or_else(|| {
-            anyhow!("shape {shape:?}: rows of {kind:?} must be a multiple of {} long", kind.block_len())
+            anyhow!("shape {shape:?}: the row length must be a multiple of {}, the block of {kind:?}", kind.block_len())
         })?;
         let size = rows.iter().try_fold(row, |n, d| n.checked_mul(*d));
         let offset = usize::try_from(self.offset).ok().and_then(|o| o.checked_add(start));
@@ -134,7 +135,7 @@ impl RawInfo {
         match range {
             Some(range) if end <= length => Ok(Info { shape: self.shape, kind, range, part: 0 }),
             _ => bail!(
-                "truncated file: its data (shape {shape:?}) end at byte {end}, the file has {length} (download it again)"
+                "truncated file: its data (shape {shape:?}) end at byte {end}, the file at byte {length} (download it again)"
             ),
         }
     }
@@ -143,7 +144,7 @@ impl RawInfo {
 struct Cursor<'a> {
     bytes: &'a [u8],
     pos: usize,
-    /// Values of all lists so far: in memory they need up to sixteen times their bytes.
+    /// Number of list values so far: in memory they need up to 16 times their bytes.
     listed: usize,
 }
 
@@ -206,7 +207,7 @@ impl<'a> Cursor<'a> {
         let kind = self.u32()?;
         let length = usize::try_from(self.u64()?)?;
         self.listed = self.listed.saturating_add(length);
-        ensure!(self.listed <= MOST_VALUES, "a list of {length} values: at most {MOST_VALUES} in all lists are read");
+        ensure!(self.listed <= MOST_VALUES, "a list of {length} values: all lists together may have {MOST_VALUES}");
         // `length` reserves no memory: with a damaged count the loop reaches the end of the file.
         match kind {
             8 => (0..length).map(|_| self.text()).collect::<Result<_>>().map(Value::Texts),
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_bounded_before_anything_is_held() {
+    fn counts_are_bounded_before_memory_is_allocated() {
         let list = |kind: u32, length: u64| {
             [&9_u32.to_le_bytes()[..], &kind.to_le_bytes(), &length.to_le_bytes(), &[0; 64]].concat()
         };
@@ -259,7 +260,7 @@ mod tests {
         refused(&file(&[], &[("k", list(8, 1 << 24))]), "metadata `k`: a list of 16777216 values");
         let long = [&8_u32.to_le_bytes()[..], &(1_u64 << 40).to_le_bytes()].concat();
         refused(&file(&[], &[("k", long)]), "metadata `k`: the string at byte");
-        for (at, words) in [(8, "names 1099511627776 tensors"), (16, "names 1099511627776 keys")] {
+        for (at, words) in [(8, "has 1099511627776 tensors"), (16, "has 1099511627776 metadata keys")] {
             let mut bytes = file(&[], &[]);
             bytes[at..at + 8].copy_from_slice(&(1_u64 << 40).to_le_bytes());
             refused(&bytes, words);

@@ -22,7 +22,7 @@ use crate::progress::{go_on, say};
 const MOST_LIST: u64 = 32 << 20;
 const MOST_TEXT: u64 = 512 << 20;
 const MOST_WEIGHTS: u64 = 1 << 40;
-/// Maximum connections per download; each must make progress for the next.
+/// Maximum connections per download; a retry requires progress by the last one.
 const TRIES: usize = 3;
 
 #[derive(Deserialize)]
@@ -47,7 +47,7 @@ pub(super) struct HubFiles<'a> {
 
 /// The hub's announcement of a file.
 struct HubFile {
-    /// Tag of its bytes: a hash, whose kind follows from its length.
+    /// ETag: a hash whose length determines its kind.
     tag: String,
     size: Option<u64>,
 }
@@ -91,7 +91,7 @@ impl<'a> HubFiles<'a> {
         let is_weights = lower.ends_with(".safetensors") || lower.ends_with(".gguf");
         let most = if is_weights { MOST_WEIGHTS } else { MOST_TEXT };
         let size = announced.size.unwrap_or(0);
-        ensure!(size <= most, "announced with {size} bytes; such a file may have at most {most}");
+        ensure!(size <= most, "announced with {size} bytes; at most {most} are downloaded");
         let blob = self.cache.blob(&announced.tag);
         let _lock = self.cache.lock(&announced.tag, name)?;
         let is_complete = blob.metadata().is_ok_and(|file| announced.size.is_none_or(|size| size == file.len()));
@@ -107,7 +107,7 @@ impl<'a> HubFiles<'a> {
         self.cache.link(&self.commit, name, &announced.tag)
     }
 
-    /// Parses the hub's headers of a file. From the host of the bytes only the length is used.
+    /// Parses the hub's headers of a file. Of the host that serves the bytes only the length is used.
     fn parse_headers(&self, answer: &HubResponse) -> Result<HubFile> {
         if let Some(commit) = answer.hub_header("x-repo-commit") {
             ensure!(is_hash(commit), "the server names the commit {commit:?}, which is not a hash");
@@ -115,7 +115,7 @@ impl<'a> HubFiles<'a> {
         }
         let tag = answer.hub_header("x-linked-etag").or_else(|| answer.hub_header("etag")).unwrap_or_default();
         let tag = tag.trim_start_matches("W/").trim_matches('"').to_owned();
-        ensure!(is_hash(&tag), "the server names it {tag:?}, which is not a hash");
+        ensure!(is_hash(&tag), "the server's ETag {tag:?} is not a hash");
         let total = || answer.header("content-range")?.rsplit_once('/')?.1.parse().ok();
         let length = || answer.header("content-length")?.parse().ok();
         let size = answer.hub_header("x-linked-size").and_then(|size| size.parse().ok());
@@ -182,7 +182,7 @@ impl<'a> HubFiles<'a> {
             have += read as u64;
             if have > most {
                 let _ = fs::remove_file(part);
-                bail!("sends more than the {most} bytes that it may");
+                bail!("the server sends more than {most} bytes");
             }
             file.write_all(&piece[..read]).with_context(cannot_write)?;
         }
@@ -218,10 +218,10 @@ fn digest<D: Digest + Write>(mut hash: D, path: &Path) -> Result<String> {
     Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Percent-encodes a part of a URL path, except `kept`.
-fn percent_encode(text: &str, kept: &str) -> String {
+/// Percent-encodes a part of a URL path, except letters, digits, `-_.~` and `safe`.
+fn percent_encode(text: &str, safe: &str) -> String {
     let encode = |byte: u8| match char::from(byte) {
-        c if c.is_ascii_alphanumeric() || "-_.~".contains(c) || kept.contains(c) => c.to_string(),
+        c if c.is_ascii_alphanumeric() || "-_.~".contains(c) || safe.contains(c) => c.to_string(),
         _ => format!("%{byte:02X}"),
     };
     text.bytes().map(encode).collect()

@@ -1,9 +1,9 @@
 //! A trained model as an adapter over its base. Merged LoRA phases differ from the base by matrices of low rank, whatever program
 //! trained them.
 //!
-//! 1. Parameters that are equal in both are skipped; a changed bias is an error.
-//! 2. Of a tied embedding table with few changed rows, these rows are stored.
-//! 3. Other tables and the norms are stored whole.
+//! 1. Parameters that are equal in both are skipped.
+//! 2. Of a tied embedding table with few changed rows, only these rows are stored.
+//! 3. A changed bias is an error. Other tables and the norms are stored whole.
 //! 4. The difference Δ of a matrix becomes factors: B·A ≈ Δ of rank r.
 
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ pub struct Difference {
 /// `trained` minus `base`, with matrices in their best approximation of rank `r` (Eckart and Young 1936).
 ///
 /// # Errors
-/// Models of different shapes, weights that cannot be read, trained biases, identical models.
+/// Models of different shapes, weights that cannot be read, trained biases, equal matrices.
 pub fn difference(base: &ModelFiles, trained: &ModelFiles, r: usize) -> Result<Difference> {
     let [from, to] = [&base.config, &trained.config];
     let inner_shapes = |weights: &ModelFiles| {
@@ -69,7 +69,7 @@ pub fn difference(base: &ModelFiles, trained: &ModelFiles, r: usize) -> Result<D
                 continue;
             }
         }
-        ensure!(!name.ends_with(".bias"), "`{name}` was trained: an adapter has no biases");
+        ensure!(!name.ends_with(".bias"), "`{name}` was trained, but an adapter cannot store biases");
         if shape.len() != 2 || [EMBED, HEAD, POSITIONS].contains(&name.as_str()) {
             replaced.insert(name, new);
             continue;

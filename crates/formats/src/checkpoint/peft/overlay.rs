@@ -14,7 +14,7 @@ use switchyard_ops::stored::StoredMatrix;
 /// Which parts of an adapter are applied to the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Apply {
-    /// W + s·B·A: the adapter is spent.
+    /// Everything: W + s·B·A.
     Merged,
     /// Only weights that are replaced whole; factors stay unmerged, for a decoder that trains them.
     ReplacedOnly,
@@ -67,7 +67,7 @@ impl Weights for Overlay {
             Some(key) => self.adapter.file.tensor(key)?,
             None => self.base.tensor(self.below(name))?,
         };
-        // If only one of embedding and head was saved, the other one loses the same rows, as in resizing.
+        // If the adapter has only one of embedding and head, the other is cut to the same number of rows.
         if (name == EMBED || name == HEAD) && weight.shape[0] > shape[0] {
             weight.data.truncate(shape[0] * shape[1]);
             weight.shape[0] = shape[0];

@@ -1,4 +1,4 @@
-//! Weights written by `torch.save` (`.bin`, `.pt`, `.pth`): state dicts in today's archives and in the older files of concatenated
+//! Weights written by `torch.save` (`.bin`, `.pt`, `.pth`): state dicts as zip archives, or in the legacy format of concatenated
 //! pickles. Nothing in them is executed ([`machine`]); values stay in the mapped file until they are requested.
 
 mod machine;
@@ -24,14 +24,14 @@ pub(super) const INDEX: &str = "pytorch_model.bin.index.json";
 /// Keys under which a training state may store its model.
 const WRAPPERS: [&str; 4] = ["state_dict", "model_state_dict", "model", "module"];
 
-/// First bytes of an older file: protocol 2, a number of ten bytes.
+/// First bytes of a legacy file: pickle protocol 2, and PyTorch's magic number of ten bytes.
 const LEGACY: [u8; 14] = [0x80, 2, 0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
 
 struct PickleEntry {
     /// PyTorch's name of its type.
     kind: &'static str,
     shape: Vec<usize>,
-    /// In values of the storage.
+    /// In elements.
     stride: Vec<usize>,
     /// Byte range in the file, from the first value to the last.
     range: Range<usize>,
@@ -112,9 +112,9 @@ impl PickleEntry {
 
     /// The bytes of its values, row-major.
     fn bytes(&self, map: &[u8], size: usize) -> Vec<u8> {
-        let held = &map[self.range.clone()];
+        let stored = &map[self.range.clone()];
         if self.is_contiguous() {
-            return held.to_vec();
+            return stored.to_vec();
         }
         let n = self.shape.iter().product::<usize>();
         let mut out = Vec::with_capacity(n * size);
@@ -124,7 +124,7 @@ impl PickleEntry {
                 from += at % axis * stride;
                 at /= axis;
             }
-            out.extend_from_slice(&held[from * size..][..size]);
+            out.extend_from_slice(&stored[from * size..][..size]);
         }
         out
     }
@@ -155,11 +155,11 @@ fn lens(bytes: &[u8]) -> Result<(BTreeMap<String, PickleEntry>, BTreeMap<String,
             _ => {}
         }
     }
-    ensure!(!found.is_empty(), "no Jacobian lens: `J` with a matrix for each layer is wanted");
+    ensure!(!found.is_empty(), "not a Jacobian lens: expected `J`, a dictionary with a matrix per layer");
     Ok((locate(found, &places, bytes.len())?, numbers))
 }
 
-fn read_container(bytes: &[u8]) -> Result<(PickleMachine<'_>, PickleValue, EntryRanges)> {
+fn read_container(bytes: &[u8]) -> Result<(PickleMachine<'_>, PickleValue, Storages)> {
     if bytes.starts_with(&zip::LOCAL) {
         from_archive(bytes)
     } else if bytes.starts_with(&LEGACY) {
@@ -170,11 +170,11 @@ fn read_container(bytes: &[u8]) -> Result<(PickleMachine<'_>, PickleValue, Entry
     }
 }
 
-/// Tensors may share a storage, as embedding and head do. Maximum ratio of their total bytes to the file's.
+/// Maximum ratio of the tensors' bytes to the file's: tensors may share a storage, as embedding and head do.
 const MOST_SHARED: u64 = 4;
 
-/// The place of each tensor in the file.
-fn locate(tensors: Vec<(String, Tensor)>, places: &EntryRanges, file: usize) -> Result<BTreeMap<String, PickleEntry>> {
+/// Finds the range of each tensor in the file.
+fn locate(tensors: Vec<(String, Tensor)>, places: &Storages, file: usize) -> Result<BTreeMap<String, PickleEntry>> {
     let mut out = BTreeMap::new();
     let (mut all, most) = (0_u64, MOST_SHARED * file as u64);
     for (name, tensor) in tensors {
@@ -190,10 +190,10 @@ fn locate(tensors: Vec<(String, Tensor)>, places: &EntryRanges, file: usize) -> 
     Ok(out)
 }
 
-/// The range of each storage.
-type EntryRanges = HashMap<String, Range<usize>>;
+/// The byte range of each storage.
+type Storages = HashMap<String, Range<usize>>;
 
-fn from_archive(bytes: &[u8]) -> Result<(PickleMachine<'_>, PickleValue, EntryRanges)> {
+fn from_archive(bytes: &[u8]) -> Result<(PickleMachine<'_>, PickleValue, Storages)> {
     let records = zip::records(bytes)?;
     let pickle = records.keys().find(|name| *name == "data.pkl" || name.ends_with("/data.pkl"));
     let pickle = pickle.context("an archive without data.pkl, which torch.save writes (TorchScript is not read)")?;
@@ -211,7 +211,7 @@ fn from_archive(bytes: &[u8]) -> Result<(PickleMachine<'_>, PickleValue, EntryRa
 }
 
 /// Four pickles (a magic number, a version, the system, the value), the keys of the storages, and the storages.
-fn from_pickles(bytes: &[u8]) -> Result<(PickleMachine<'_>, PickleValue, EntryRanges)> {
+fn from_pickles(bytes: &[u8]) -> Result<(PickleMachine<'_>, PickleValue, Storages)> {
     let mut at = 0;
     for _ in 0..3 {
         at += PickleMachine::run(&bytes[at..])?.2;
@@ -221,14 +221,15 @@ fn from_pickles(bytes: &[u8]) -> Result<(PickleMachine<'_>, PickleValue, EntryRa
     let (keys, list, end) = PickleMachine::run(&bytes[at..])?;
     at += end;
     let sizes: HashMap<&str, usize> = machine.storages().collect();
-    let mut places = EntryRanges::new();
+    let mut places = Storages::new();
     for key in keys.items(&list)? {
-        let PickleValue::Text(key) = key else { bail!("a storage whose key is not text") };
+        let PickleValue::Text(key) = key else { bail!("a storage key is not a string") };
         let size = sizes.get(&**key).with_context(|| format!("storage {key} belongs to no tensor"))?;
         let (start, n) = (at + 8, bytes.get(at..at + 8).context("truncated file: a storage without its length")?);
         let n = usize::try_from(u64::from_le_bytes(n.try_into()?))?;
         let end = n.checked_mul(*size).and_then(|n| start.checked_add(n)).filter(|end| *end <= bytes.len());
-        let end = end.with_context(|| format!("truncated file: storage {key} ends after its {} bytes", bytes.len()))?;
+        let end =
+            end.with_context(|| format!("truncated file: storage {key} ends beyond its {} bytes", bytes.len()))?;
         places.insert(key.to_string(), start..end);
         at = end;
     }
@@ -249,15 +250,15 @@ fn state_dict(machine: &PickleMachine, value: &PickleValue) -> Result<Vec<(Strin
 }
 
 fn tensors(pairs: &[(PickleValue, PickleValue)]) -> Vec<(String, Tensor)> {
-    let own = |pair: &(PickleValue, PickleValue)| match pair {
+    let named = |pair: &(PickleValue, PickleValue)| match pair {
         (PickleValue::Text(name), PickleValue::Tensor(tensor)) => Some((name.to_string(), Tensor::clone(tensor))),
         _ => None,
     };
-    pairs.iter().filter_map(own).collect()
+    pairs.iter().filter_map(named).collect()
 }
 
 /// The entry, and the bytes per value.
-fn entry(tensor: &Tensor, places: &EntryRanges) -> Result<(PickleEntry, usize)> {
+fn entry(tensor: &Tensor, places: &Storages) -> Result<(PickleEntry, usize)> {
     let Tensor { storage, offset, shape, stride } = tensor;
     let size = KINDS.iter().find(|(kind, _)| *kind == storage.kind).map_or(0, |(_, size)| *size);
     let place = places.get(&*storage.key).with_context(|| format!("storage {} is not in the file", storage.key))?;
