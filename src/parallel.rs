@@ -3,21 +3,44 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::error::Error;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
-use rayon::{ThreadPool, ThreadPoolBuilder, Yield};
+use memmap2::MmapOptions;
+use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder, Yield};
 
 /// Runs a program's work on one of the `threads` of the pool of tensor operations. From any other thread, each operation on several threads
 /// would first put its caller to sleep.
 pub fn on_the_pool<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> Result<R> {
-    // Stacks as large as a main thread's. An error without a cause means that the pool exists already: it is used as it is.
-    let built = ThreadPoolBuilder::new().num_threads(threads).stack_size(8 << 20).build_global();
+    // An error without a cause means that the pool exists already: it is used as it is.
+    let built = ThreadPoolBuilder::new().num_threads(threads).spawn_handler(start).build_global();
     if let Some(cause) = built.as_ref().err().and_then(Error::source) {
         bail!("cannot start {threads} threads: {cause}; {ADVICE}");
     }
     Ok(rayon::scope(|_| work()))
+}
+
+/// Bytes of a thread's stack, as large as a main thread's.
+const STACK: usize = 8 << 20;
+
+/// An error if a thread's stack and a MiB more cannot be mapped: a thread that finds no memory for its signal stack aborts the program.
+fn memory_for_a_thread() -> io::Result<()> {
+    MmapOptions::new().len(STACK + (1 << 20)).map_anon().map(drop)
+}
+
+/// Starts a thread of a pool and waits until it runs: what it maps at its start is then known to the next one's check.
+fn start(thread: ThreadBuilder) -> io::Result<()> {
+    memory_for_a_thread()?;
+    let (running, runs) = sync_channel(1);
+    std::thread::Builder::new().stack_size(STACK).spawn(move || {
+        // Fails only if the receiver is gone, and it waits.
+        let _ = running.send(());
+        thread.run();
+    })?;
+    runs.recv().map_err(io::Error::other)
 }
 
 const ADVICE: &str = "--threads N starts fewer; `ulimit -u` and `ulimit -v` show what this user may have";
@@ -105,7 +128,10 @@ pub fn run<'t, T: Sync, R: Send>(parts: &[&'t [T]], work: impl Fn(&'t [T]) -> Re
     };
     std::thread::scope(|scope| {
         let within = &within;
-        let start = |part| std::thread::Builder::new().spawn_scoped(scope, move || within(part));
+        let start = |part| {
+            memory_for_a_thread()?;
+            std::thread::Builder::new().spawn_scoped(scope, move || within(part))
+        };
         let workers: Vec<_> = parts.iter().copied().map(start).collect();
         // Join every worker before the first error is examined: a scope panics on an unjoined panic.
         let joined: Vec<_> = workers.into_iter().map(|worker| Ok(worker.context(ADVICE)?.join())).collect();
@@ -134,6 +160,7 @@ fn idle_pool(threads: usize) -> Result<ThreadPool> {
     drop(idle);
     ThreadPoolBuilder::new()
         .num_threads(threads)
+        .spawn_handler(start)
         .build()
         .with_context(|| format!("cannot start {threads} threads; {ADVICE}"))
 }

@@ -66,7 +66,7 @@ macro_rules! recipes {
 recipes! {
     "activation-patching", "calibration", "fig-calibration", "fig-calibration-full", "fig-injection", "fig-intervention", "fig-layer-probe",
     "fig-overview", "fig-pareto", "fig-per-subject", "fig-swi-window", "fig-token-cdf", "fig-token-dist", "intervention-ladder",
-    "known-value", "lens-grid", "phases", "rl-fate", "rl-fate-floor", "rl-fate-smollm2", "switch-benefit", "tab-appendix-sweep", "tab-exit", "tab-gen-analysis", "tab-intervention", "tab-main",
+    "known-value", "lens-grid", "phases", "rl-fate", "rl-fate-floor", "rl-fate-floor-16", "rl-fate-smollm2", "switch-benefit", "tab-appendix-sweep", "tab-exit", "tab-gen-analysis", "tab-intervention", "tab-main",
     "tab-per-subject", "tab-probe", "tab-sft-vs-rl", "tab-swi-window", "tab-tf", "traces",
 }
 
