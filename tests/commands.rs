@@ -260,9 +260,7 @@ fn make_files(line: &str, folder: &Path) {
 
 /// A run of a reinforcement learning study; a committed run takes its place.
 fn is_run_of_study(word: &str) -> bool {
-    ["runs/rl-fate/primary", "runs/rl-fate-smollm2/16-segmented/", "runs/rl-fate-smollm2/60-segmented-floor/"]
-        .iter()
-        .any(|run| word.starts_with(run))
+    word.starts_with("runs/rl-fate/primary") || (word.starts_with("runs/rl-fate-smollm2/") && word.contains("/seed="))
 }
 
 /// A folder for a line on its own: with its files and the output of the commands before it.
